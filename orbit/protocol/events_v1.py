@@ -1,0 +1,358 @@
+"""Bodies of the subprotocol `pulse.events.v1`, by which a consumer takes deliveries and acknowledges them.
+
+| frame             | direction | body                                   | answered by                   |
+| ----------------- | --------- | -------------------------------------- | ----------------------------- |
+| consumer.hello    | client    | `Hello`                                | consumer.welcome: `Welcome`   |
+| consumer.capacity | client    | `Capacity`                             | ack: `Welcome`                |
+| event.deliver     | server    | `Delivery`: `delivery` and the `event` | nothing                       |
+| event.ack         | client    | `Ack`: 1 to 64 proofs                  | ack: `Verdicts`, one a proof  |
+| event.release     | client    | `Release`: 1 to 64 proofs and `started`| ack: `Verdicts`, one a proof  |
+
+A parser takes an untrusted body and raises `InvalidValue` with the member's path. `to_body` gives what goes on the wire.
+Unknown members are refused where `lenient` is false; the SDK passes true for what a newer server sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+
+from orbit.protocol.errors import ErrorCode, InvalidValue
+from orbit.protocol.strict_json import as_int
+from orbit.protocol.values import Secret, format_time, parse_counter, parse_id, parse_time
+
+SUBPROTOCOL: Final = "pulse.events.v1"
+PATH: Final = "/v1/events"
+CAPACITY_MAX: Final = 1_000
+BATCH_MAX: Final = 64
+
+T = TypeVar("T")
+
+
+def _object(
+    value: object, path: str, required: frozenset[str], optional: frozenset[str], lenient: bool
+) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidValue(path, "must be an object")
+    for name in sorted(required - value.keys()):
+        raise InvalidValue(f"{path}.{name}", "is required")
+    if not lenient:
+        # Which member is not named: an unknown name is the sender's text.
+        if value.keys() - required - optional:
+            raise InvalidValue(path, "has a member that is not declared")
+    return value
+
+
+def _list(value: object, path: str, item: Callable[[object, str], T]) -> tuple[T, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= BATCH_MAX:
+        raise InvalidValue(path, f"must be a list of 1 to {BATCH_MAX} items")
+    return tuple(item(one, f"{path}[{index}]") for index, one in enumerate(value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Who wants to consume what. `consumer_id` names one running consumer and is kept over its reconnects."""
+
+    subscription_id: str
+    consumer_id: str
+
+    @classmethod
+    def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
+        """Read an untrusted body; raises InvalidValue."""
+        members = _object(body, path, frozenset({"subscription_id", "consumer_id"}), frozenset(), lenient)
+        return cls(
+            subscription_id=parse_id(members["subscription_id"], f"{path}.subscription_id"),
+            consumer_id=parse_id(members["consumer_id"], f"{path}.consumer_id"),
+        )
+
+    def to_body(self) -> dict[str, Any]:
+        """The body as it goes on the wire."""
+        return {"subscription_id": self.subscription_id, "consumer_id": self.consumer_id}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The session as the server has it: answer to hello (no capacity confirmed yet) and to every capacity."""
+
+    subscription_id: str
+    queue_id: str
+    server_time: datetime
+    sequence: int | None = None
+    capacity: int = 0
+
+    @classmethod
+    def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
+        """Read an untrusted body; raises InvalidValue."""
+        required = frozenset({"subscription_id", "queue_id", "server_time", "capacity"})
+        members = _object(body, path, required, frozenset({"sequence"}), lenient)
+        sequence = members.get("sequence")
+        return cls(
+            subscription_id=parse_id(members["subscription_id"], f"{path}.subscription_id"),
+            queue_id=parse_id(members["queue_id"], f"{path}.queue_id"),
+            server_time=parse_time(members["server_time"], f"{path}.server_time"),
+            sequence=parse_counter(sequence, f"{path}.sequence") if "sequence" in members else None,
+            capacity=as_int(members["capacity"], f"{path}.capacity", 0, CAPACITY_MAX),
+        )
+
+    def to_body(self) -> dict[str, Any]:
+        """The body as it goes on the wire."""
+        body: dict[str, Any] = {
+            "subscription_id": self.subscription_id,
+            "queue_id": self.queue_id,
+            "server_time": format_time(self.server_time),
+            "capacity": self.capacity,
+        }
+        if self.sequence is not None:
+            body["sequence"] = str(self.sequence)
+        return body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """How many deliveries the consumer holds at most, in all: an absolute value, zero stops new ones.
+
+    `sequence` starts at 1 on each connection and grows; the same sequence must carry the same capacity.
+    """
+
+    sequence: int
+    capacity: int
+
+    @classmethod
+    def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
+        """Read an untrusted body; raises InvalidValue."""
+        members = _object(body, path, frozenset({"sequence", "capacity"}), frozenset(), lenient)
+        return cls(
+            sequence=parse_counter(members["sequence"], f"{path}.sequence"),
+            capacity=as_int(members["capacity"], f"{path}.capacity", 0, CAPACITY_MAX),
+        )
+
+    def to_body(self) -> dict[str, Any]:
+        """The body as it goes on the wire."""
+        return {"sequence": str(self.sequence), "capacity": self.capacity}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """The right to end one lease of one delivery. The secret stays out of repr."""
+
+    delivery_id: str
+    epoch: int
+    lease_secret: Secret = field(repr=False)
+
+    @classmethod
+    def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
+        """Read an untrusted body; raises InvalidValue."""
+        members = _object(
+            body, path, frozenset({"delivery_id", "epoch", "lease_secret"}), frozenset(), lenient
+        )
+        return cls(
+            delivery_id=parse_id(members["delivery_id"], f"{path}.delivery_id"),
+            epoch=parse_counter(members["epoch"], f"{path}.epoch"),
+            lease_secret=Secret.parse(members["lease_secret"], f"{path}.lease_secret"),
+        )
+
+    def to_body(self) -> dict[str, Any]:
+        """The body as it goes on the wire, with the secret."""
+        return {
+            "delivery_id": self.delivery_id,
+            "epoch": str(self.epoch),
+            "lease_secret": self.lease_secret.reveal(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One leased delivery of one event.
+
+    `event` is the uninterpreted JSON object: a bad event fails its own delivery, never the frame or the connection.
+    `attempt` counts from 1; `lease_until` and `server_time` are the database's clock, to be used only as a difference.
+    """
+
+    proof: Proof
+    attempt: int
+    attempt_budget: int
+    lease_until: datetime
+    server_time: datetime
+    event: dict[str, Any] | msgspec.Raw = field(repr=False)
+
+    @classmethod
+    def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
+        """Read an untrusted body; raises InvalidValue. The event is only checked to be an object."""
+        members = _object(body, path, frozenset({"delivery", "event"}), frozenset(), lenient)
+        where = f"{path}.delivery"
+        proof_names = frozenset({"delivery_id", "epoch", "lease_secret"})
+        head_names = proof_names | {"attempt", "attempt_budget", "lease_until", "server_time"}
+        head = _object(members["delivery"], where, head_names, frozenset(), lenient)
+        event = members["event"]
+        if not isinstance(event, dict):
+            raise InvalidValue(f"{path}.event", "must be an object")
+        return cls(
+            proof=Proof.parse({name: head[name] for name in proof_names}, where),
+            attempt=as_int(head["attempt"], f"{where}.attempt", 1, 2**31 - 1),
+            attempt_budget=as_int(head["attempt_budget"], f"{where}.attempt_budget", 1, 2**31 - 1),
+            lease_until=parse_time(head["lease_until"], f"{where}.lease_until"),
+            server_time=parse_time(head["server_time"], f"{where}.server_time"),
+            event=event,
+        )
+
+    def to_body(self) -> dict[str, Any]:
+        """The body as it goes on the wire; the event is spliced where it is `msgspec.Raw`."""
+        head = self.proof.to_body()
+        head["attempt"] = self.attempt
+        head["attempt_budget"] = self.attempt_budget
+        head["lease_until"] = format_time(self.lease_until)
+        head["server_time"] = format_time(self.server_time)
+        return {"delivery": head, "event": self.event}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """The business work of these deliveries is committed."""
+
+    deliveries: tuple[Proof, ...]
+
+    @classmethod
+    def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
+        """Read an untrusted body; raises InvalidValue."""
+        members = _object(body, path, frozenset({"deliveries"}), frozenset(), lenient)
+        return cls(
+            deliveries=_list(
+                members["deliveries"], f"{path}.deliveries", lambda one, at: Proof.parse(one, at)
+            )
+        )
+
+    def to_body(self) -> dict[str, Any]:
+        """The body as it goes on the wire."""
+        return {"deliveries": [proof.to_body() for proof in self.deliveries]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """One delivery given up. `started=False` gives its attempt back; `started=True` leaves it spent."""
+
+    proof: Proof
+    started: bool
+
+    @classmethod
+    def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
+        """Read an untrusted body; raises InvalidValue."""
+        names = frozenset({"delivery_id", "epoch", "lease_secret", "started"})
+        members = _object(body, path, names, frozenset(), lenient)
+        if not isinstance(members["started"], bool):
+            raise InvalidValue(f"{path}.started", "must be true or false")
+        return cls(
+            proof=Proof.parse({name: members[name] for name in names if name != "started"}, path),
+            started=members["started"],
+        )
+
+    def to_body(self) -> dict[str, Any]:
+        """The body as it goes on the wire."""
+        return {**self.proof.to_body(), "started": self.started}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """These deliveries will not be acknowledged under their present lease."""
+
+    deliveries: tuple[Released, ...]
+
+    @classmethod
+    def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
+        """Read an untrusted body; raises InvalidValue."""
+        members = _object(body, path, frozenset({"deliveries"}), frozenset(), lenient)
+        return cls(
+            deliveries=_list(
+                members["deliveries"], f"{path}.deliveries", lambda one, at: Released.parse(one, at)
+            )
+        )
+
+    def to_body(self) -> dict[str, Any]:
+        """The body as it goes on the wire."""
+        return {"deliveries": [one.to_body() for one in self.deliveries]}
+
+
+class Disposition(StrEnum):
+    """What became of one proof."""
+
+    ACKED = "ACKED"
+    RELEASED = "RELEASED"
+    REFUSED = "REFUSED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The receipt for one proof: `acked_at` with ACKED (the same proof gets the same receipt), `code` with REFUSED."""
+
+    delivery_id: str
+    epoch: int
+    disposition: Disposition
+    acked_at: datetime | None = None
+    code: ErrorCode | None = None
+
+    @classmethod
+    def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
+        """Read an untrusted body; raises InvalidValue."""
+        names = frozenset({"delivery_id", "epoch", "disposition"})
+        members = _object(body, path, names, frozenset({"acked_at", "code"}), lenient)
+        try:
+            disposition = Disposition(members["disposition"])
+        except (ValueError, TypeError):
+            raise InvalidValue(f"{path}.disposition", "must be ACKED, RELEASED or REFUSED") from None
+        code: ErrorCode | None = None
+        if (disposition is Disposition.REFUSED) != ("code" in members):
+            raise InvalidValue(f"{path}.code", "goes with REFUSED and only with it")
+        if (disposition is Disposition.ACKED) != ("acked_at" in members):
+            raise InvalidValue(f"{path}.acked_at", "goes with ACKED and only with it")
+        if "code" in members:
+            try:
+                code = ErrorCode(members["code"])
+            except (ValueError, TypeError):
+                raise InvalidValue(f"{path}.code", "is not a known code") from None
+        return cls(
+            delivery_id=parse_id(members["delivery_id"], f"{path}.delivery_id"),
+            epoch=parse_counter(members["epoch"], f"{path}.epoch"),
+            disposition=disposition,
+            acked_at=parse_time(members["acked_at"], f"{path}.acked_at") if "acked_at" in members else None,
+            code=code,
+        )
+
+    def to_body(self) -> dict[str, Any]:
+        """The body as it goes on the wire."""
+        body: dict[str, Any] = {
+            "delivery_id": self.delivery_id,
+            "epoch": str(self.epoch),
+            "disposition": str(self.disposition),
+        }
+        if self.acked_at is not None:
+            body["acked_at"] = format_time(self.acked_at)
+        if self.code is not None:
+            body["code"] = str(self.code)
+        return body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdicts:
+    """One verdict for each proof of the request, in its order."""
+
+    verdicts: tuple[Verdict, ...]
+
+    @classmethod
+    def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
+        """Read an untrusted body; raises InvalidValue."""
+        members = _object(body, path, frozenset({"verdicts"}), frozenset(), lenient)
+        items = _list(
+            members["verdicts"], f"{path}.verdicts", lambda one, at: Verdict.parse(one, at, lenient=lenient)
+        )
+        return cls(verdicts=items)
+
+    def to_body(self) -> dict[str, Any]:
+        """The body as it goes on the wire."""
+        return {"verdicts": [one.to_body() for one in self.verdicts]}
+
+
+Body = Mapping[str, Any]
