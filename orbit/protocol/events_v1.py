@@ -6,7 +6,7 @@
 | consumer.capacity | client    | `Capacity`                             | ack: `Welcome`                |
 | event.deliver     | server    | `Delivery`: `delivery` and the `event` | nothing                       |
 | event.ack         | client    | `Ack`: 1 to 64 proofs                  | ack: `Verdicts`, one a proof  |
-| event.release     | client    | `Release`: 1 to 64 proofs and `started`| ack: `Verdicts`, one a proof  |
+| event.release     | client    | `Release`: 1 to 64 proofs, `started`   | ack: `Verdicts`, one a proof  |
 
 A parser takes an untrusted body and raises `InvalidValue` with the member's path. `to_body` gives what goes on the wire.
 Unknown members are refused where `lenient` is false; the SDK passes true for what a newer server sends.
@@ -14,7 +14,7 @@ Unknown members are refused where `lenient` is false; the SDK passes true for wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -41,10 +41,9 @@ def _object(
         raise InvalidValue(path, "must be an object")
     for name in sorted(required - value.keys()):
         raise InvalidValue(f"{path}.{name}", "is required")
-    if not lenient:
-        # Which member is not named: an unknown name is the sender's text.
-        if value.keys() - required - optional:
-            raise InvalidValue(path, "has a member that is not declared")
+    if not lenient and value.keys() - required - optional:
+        # Without the member's name: an unknown name is the sender's text.
+        raise InvalidValue(path, "has a member that is not declared")
     return value
 
 
@@ -147,9 +146,7 @@ class Proof:
     @classmethod
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
-        members = _object(
-            body, path, frozenset({"delivery_id", "epoch", "lease_secret"}), frozenset(), lenient
-        )
+        members = _object(body, path, frozenset({"delivery_id", "epoch", "lease_secret"}), frozenset(), lenient)
         return cls(
             delivery_id=parse_id(members["delivery_id"], f"{path}.delivery_id"),
             epoch=parse_counter(members["epoch"], f"{path}.epoch"),
@@ -220,11 +217,7 @@ class Ack:
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
         members = _object(body, path, frozenset({"deliveries"}), frozenset(), lenient)
-        return cls(
-            deliveries=_list(
-                members["deliveries"], f"{path}.deliveries", lambda one, at: Proof.parse(one, at)
-            )
-        )
+        return cls(deliveries=_list(members["deliveries"], f"{path}.deliveries", Proof.parse))
 
     def to_body(self) -> dict[str, Any]:
         """The body as it goes on the wire."""
@@ -265,11 +258,7 @@ class Release:
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
         members = _object(body, path, frozenset({"deliveries"}), frozenset(), lenient)
-        return cls(
-            deliveries=_list(
-                members["deliveries"], f"{path}.deliveries", lambda one, at: Released.parse(one, at)
-            )
-        )
+        return cls(deliveries=_list(members["deliveries"], f"{path}.deliveries", Released.parse))
 
     def to_body(self) -> dict[str, Any]:
         """The body as it goes on the wire."""
@@ -345,14 +334,9 @@ class Verdicts:
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
         members = _object(body, path, frozenset({"verdicts"}), frozenset(), lenient)
-        items = _list(
-            members["verdicts"], f"{path}.verdicts", lambda one, at: Verdict.parse(one, at, lenient=lenient)
-        )
+        items = _list(members["verdicts"], f"{path}.verdicts", lambda one, at: Verdict.parse(one, at, lenient=lenient))
         return cls(verdicts=items)
 
     def to_body(self) -> dict[str, Any]:
         """The body as it goes on the wire."""
         return {"verdicts": [one.to_body() for one in self.verdicts]}
-
-
-Body = Mapping[str, Any]

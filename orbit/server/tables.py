@@ -8,7 +8,7 @@ queue, subscription, task, attempt, delivery, receipt.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -27,7 +27,11 @@ from sqlalchemy.dialects.mysql import BIGINT, DATETIME, INTEGER, MEDIUMTEXT, TIN
 
 metadata: Final = MetaData()
 
-_TABLE: Final = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_0900_bin"}
+_TABLE: Final[dict[str, Any]] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_0900_bin",
+}
 
 
 def _id(name: str, *, primary_key: bool = False, nullable: bool = False) -> Column[str]:
@@ -155,9 +159,7 @@ subscriptions: Final = Table(
     _id("namespace_id"),
     _id("application_id"),
     _id("queue_id"),
-    Column(
-        "event_types", String(512, collation="ascii_bin"), nullable=False
-    ),  # names separated by single blanks
+    Column("event_types", String(512, collation="ascii_bin"), nullable=False),  # names separated by single blanks
     Column("enabled", Boolean, nullable=False),
     Column("window_size", Integer, nullable=False),
     Column("attempt_budget", Integer, nullable=False),

@@ -1,0 +1,230 @@
+"""Requests and responses of the HTTP interface, as msgspec structs shared by the platform and the SDK.
+
+Requests refuse unknown members; responses ignore them, so that an older SDK reads a newer server. The bytes go through
+`strict_json` first (duplicate keys, invalid UTF-8, depth); the structs then check types, and `orbit.server` checks the
+ranges that need a sentence of their own. Times are text in the canonical form of `values.format_time`; versions are
+decimal strings; payloads and results are kept as the exact JSON text that was received.
+
+`repr` of a struct never shows a payload or a result.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", max_length=32)]
+Name = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=64)]
+HandlerName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=128)]
+ConcurrencyKey = Annotated[str, Meta(pattern="^[!-~]+$", min_length=1, max_length=128)]
+Time = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$", max_length=27)]
+Version = Annotated[str, Meta(pattern="^[1-9][0-9]{0,19}$", max_length=20)]
+
+DAY_MS = 86_400_000
+
+
+class TaskState(StrEnum):
+    """Where a task stands. The last four have a result event; NEEDS_REVIEW waits for a person and is not an end."""
+
+    WAITING = "WAITING"
+    LEASED = "LEASED"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    NEEDS_REVIEW = "NEEDS_REVIEW"
+
+
+class RecoverySafety(StrEnum):
+    """Whether an attempt with an unknown effect may be followed by another one without a person's word."""
+
+    RECONCILE_ONLY = "RECONCILE_ONLY"
+    IDEMPOTENT = "IDEMPOTENT"
+
+
+class DeliveryState(StrEnum):
+    """Where a delivery stands; `orbit.server.decide.delivery` holds the table of its changes."""
+
+    PENDING = "PENDING"
+    LEASED = "LEASED"
+    ACKED = "ACKED"
+    EXPIRED = "EXPIRED"
+
+
+class EventType(StrEnum):
+    """What changed in a task. The first four are result events."""
+
+    SUCCEEDED = "task.succeeded"
+    FAILED = "task.failed"
+    CANCELLED = "task.cancelled"
+    NEEDS_REVIEW = "task.needs_review"
+    SUBMITTED = "task.submitted"
+    LEASED = "task.leased"
+    STARTED = "task.started"
+    REQUEUED = "task.requeued"
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often and after which waits an execution may be tried again. All delays in milliseconds."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=100)] = 1
+    initial_delay_ms: Annotated[int, Meta(ge=1, le=DAY_MS)] = 1_000
+    max_delay_ms: Annotated[int, Meta(ge=1, le=DAY_MS)] = 60_000
+    attempt_timeout_ms: Annotated[int, Meta(ge=100, le=DAY_MS)] = 300_000
+
+
+class SubmitTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/tasks. Everything is frozen once accepted."""
+
+    queue_id: Id
+    handler: HandlerName
+    handler_version: Name
+    payload_version: Name
+    payload: Raw
+    recovery_safety: RecoverySafety = RecoverySafety.RECONCILE_ONLY
+    task_timeout_ms: Annotated[int, Meta(ge=100, le=30 * DAY_MS)] = 3_600_000
+    latest_start_at: Time | UnsetType = UNSET
+    retry: RetryPolicy = RetryPolicy()
+    priority: Annotated[int, Meta(ge=0, le=9)] = 0
+    concurrency_key: ConcurrencyKey | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return f"SubmitTask(queue_id={self.queue_id!r}, handler={self.handler!r}, payload=…)"
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """A task as the platform has it. Absent means not applicable; `effect_uncertain` is omitted when false."""
+
+    task_id: Id
+    queue_id: Id
+    handler: HandlerName
+    handler_version: Name
+    payload_version: Name
+    payload: Raw
+    recovery_safety: RecoverySafety
+    task_timeout_ms: int
+    retry: RetryPolicy
+    state: TaskState
+    version: Version
+    attempt_count: int
+    created_at: Time
+    updated_at: Time
+    deadline_at: Time
+    priority: int = 0
+    effect_uncertain: bool = False
+    latest_start_at: Time | UnsetType = UNSET
+    available_at: Time | UnsetType = UNSET
+    concurrency_key: str | UnsetType = UNSET
+    retry_of: Id | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error_code: str | UnsetType = UNSET
+    cancel_requested_at: Time | UnsetType = UNSET
+    completed_at: Time | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return f"Task(task_id={self.task_id!r}, state={self.state.value}, version={self.version!r}, payload=…)"
+
+
+class TaskAccepted(Struct, frozen=True, kw_only=True):
+    """Answer to a submit. `created` is false when the same operation key had brought the same content before."""
+
+    task: Task
+    created: bool
+
+
+class CancelTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/tasks/{task_id}/cancel; the body is an empty object."""
+
+
+class Queue(Struct, frozen=True, kw_only=True):
+    """A queue that the caller's credential is bound to."""
+
+    queue_id: Id
+    namespace: Name
+    environment: Name
+    name: Name
+    created_at: Time
+
+
+class CreateSubscription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/subscriptions. Events from before the creation are not delivered."""
+
+    queue_id: Id
+    event_types: Annotated[list[EventType], Meta(min_length=1, max_length=8)]
+    window: Annotated[int, Meta(ge=1, le=1_000)] = 64
+    attempt_budget: Annotated[int, Meta(ge=1, le=100)] = 10
+
+
+class Subscription(Struct, frozen=True, kw_only=True):
+    """A standing order for a queue's events. `window` bounds deliveries that are out, expired or tried before."""
+
+    subscription_id: Id
+    queue_id: Id
+    event_types: list[EventType]
+    enabled: bool
+    window: int
+    attempt_budget: int
+    created_at: Time
+    updated_at: Time
+
+
+class Delivery(Struct, frozen=True, kw_only=True):
+    """One event's way to one subscription, without the lease's proof and without the event's content."""
+
+    delivery_id: Id
+    subscription_id: Id
+    event_id: Id
+    state: DeliveryState
+    attempts: int
+    attempt_budget: int
+    created_at: Time
+    updated_at: Time
+    epoch: Version | UnsetType = UNSET
+    lease_until: Time | UnsetType = UNSET
+    acked_at: Time | UnsetType = UNSET
+
+
+class GrantAttempts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/deliveries/{delivery_id}/grant: more attempts for a delivery, EXPIRED or not."""
+
+    attempts: Annotated[int, Meta(ge=1, le=100)]
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """Base of lists: `next` is the cursor for `?after=`, absent on the last page."""
+
+    next: str | UnsetType = UNSET
+
+
+class QueuePage(Page, frozen=True, kw_only=True):
+    """GET /v1/queues."""
+
+    queues: list[Queue]
+
+
+class SubscriptionPage(Page, frozen=True, kw_only=True):
+    """GET /v1/subscriptions."""
+
+    subscriptions: list[Subscription]
+
+
+class DeliveryPage(Page, frozen=True, kw_only=True):
+    """GET /v1/subscriptions/{subscription_id}/deliveries."""
+
+    deliveries: list[Delivery]
+
+
+class ErrorBody(Struct, frozen=True, kw_only=True):
+    """Body of every refusal. `request_id` is what to quote to the operators; it stands in the server's log too."""
+
+    code: str
+    message: str
+    request_id: str
+
+
+def to_json(value: Any) -> bytes:
+    """The response's bytes; `Raw` members are spliced as they are."""
+    return msgspec.json.encode(value)
