@@ -1,0 +1,3 @@
+from orbit.sandbox.cli import main
+
+main()
