@@ -8,7 +8,7 @@
 | event.ack         | client    | `Ack`: 1 to 64 proofs                  | ack: `Verdicts`, one a proof  |
 | event.release     | client    | `Release`: 1 to 64 proofs, `started`   | ack: `Verdicts`, one a proof  |
 
-A parser takes an untrusted body and raises `InvalidValue` with the member's path. `to_body` gives what goes on the wire.
+| event.deliver     | server    | `Delivery`: `delivery` and `event`     | nothing                       |
 Unknown members are refused where `lenient` is false; the SDK passes true for what a newer server sends.
 """
 
