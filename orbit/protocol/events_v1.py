@@ -8,7 +8,7 @@
 | event.ack         | client    | `Ack`: 1 to 64 proofs                  | ack: `Verdicts`, one a proof  |
 | event.release     | client    | `Release`: 1 to 64 proofs, `started`   | ack: `Verdicts`, one a proof  |
 
-| event.deliver     | server    | `Delivery`: `delivery` and `event`     | nothing                       |
+A parser takes an untrusted body and raises `InvalidValue` with the member's path. `to_body` gives the wire's form.
 Unknown members are refused where `lenient` is false; the SDK passes true for what a newer server sends.
 """
 
