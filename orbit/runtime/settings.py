@@ -1,0 +1,101 @@
+"""Settings from the environment, validated before any I/O of the program itself.
+
+A secret may be given as NAME or, so that it is in no process listing and no shell history, as NAME_FILE: the path of a
+file that holds it and that only its owner can read. An empty variable counts as not set.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from typing import Final
+
+SECRET_FILE_BYTES: Final = 64 * 1024
+
+
+class SettingsError(Exception):
+    """A setting is missing or wrong. Names the variable and the rule, never the value; a command exits with 2."""
+
+    def __init__(self, variable: str, reason: str) -> None:
+        super().__init__(variable, reason)
+        self.variable = variable
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.variable}: {self.reason}"
+
+
+class Environment:
+    """Read-only access to a mapping such as `os.environ`; its repr shows nothing of it."""
+
+    __slots__ = ("_variables",)
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def __repr__(self) -> str:
+        return "Environment(…)"
+
+    def optional(self, name: str) -> str | None:
+        """The variable's text, or None when it is not set or empty."""
+        return self._variables.get(name) or None
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """The variable's text, else `default`; raises SettingsError when there is neither."""
+        value = self.optional(name)
+        if value is None:
+            value = default
+        if value is None:
+            raise SettingsError(name, "is not set")
+        return value
+
+    def optional_secret(self, name: str) -> str | None:
+        """The secret in NAME or in the file that NAME_FILE names, or None when neither is set.
+
+        Raises SettingsError when both are set, or when the file cannot be read, is readable for others than its owner,
+        is no regular file, is larger than 64 KiB, is not UTF-8 or holds nothing. One newline at the end is dropped.
+        """
+        value = self.optional(name)
+        path = self.optional(f"{name}_FILE")
+        if path is None:
+            return value
+        if value is not None:
+            raise SettingsError(name, f"and {name}_FILE are both set; set one of them")
+        return _read_secret(f"{name}_FILE", path)
+
+    def secret(self, name: str) -> str:
+        """As `optional_secret`, and raises SettingsError when neither variable is set."""
+        value = self.optional_secret(name)
+        if value is None:
+            raise SettingsError(name, f"is not set, nor is {name}_FILE")
+        return value
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    # Without O_NONBLOCK opening a FIFO would wait for its writer.
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _read_secret(variable: str, path: str) -> str:
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as file:  # noqa: PTH123 - Path.open takes no opener
+            # Checked on the open file, so that nothing can be put in its place in between.
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise SettingsError(variable, "does not name a regular file")
+            if mode & 0o077:
+                raise SettingsError(variable, "names a file that others than its owner can access; chmod 600 it")
+            data = file.read(SECRET_FILE_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(variable, f"names a file that cannot be read ({error.strerror})") from None
+    if len(data) > SECRET_FILE_BYTES:
+        raise SettingsError(variable, f"names a file larger than {SECRET_FILE_BYTES} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise SettingsError(variable, "names a file that is not UTF-8") from None
+    text = text.removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise SettingsError(variable, "names a file that holds nothing")
+    return text
