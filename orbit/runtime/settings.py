@@ -79,7 +79,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 def _read_secret(variable: str, path: str) -> str:
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:  # noqa: PTH123 - Path.open takes no opener
+        with open(path, "rb", opener=_open_without_waiting) as file:
             # Checked on the open file, so that nothing can be put in its place in between.
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
