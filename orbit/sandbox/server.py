@@ -10,12 +10,10 @@ import re
 import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Protocol
 
 import pymysql
 
-from orbit.mysql.dsn import DSN
 from orbit.sandbox.errors import SandboxError
 from orbit.sandbox.versions import ServerVersion, parse_version
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from orbit.sandbox.mysqld import MysqldProcess
+    from orbit.mysql.dsn import DSN
 
 CONNECT_TIMEOUT_S = 10
 STATEMENT_TIMEOUT_S = 60
@@ -41,12 +39,6 @@ RECEIVER_RUN_PRIVILEGES = ("SELECT", "INSERT", "UPDATE")
 # No underscore: in GRANT it is a wildcard, and whether a backslash escapes it depends on partial_revokes.
 _PREFIX = re.compile(r"[a-z][a-z0-9]{0,31}")
 _PRIVILEGE = re.compile(r"[A-Z]+( [A-Z]+)*")
-
-
-def make_dsn(*, host: str, port: int, user: str, password: str, database: str | None = None) -> DSN:
-    """Build a DSN from its parts; `database` may be left out for an administrator's."""
-    text = f"mysql://{quote(user, safe='')}:{quote(password, safe='')}@{host}:{port}/{database or ''}"
-    return DSN.parse(text, source="sandbox", require_database=database is not None)
 
 
 @contextmanager
@@ -86,24 +78,54 @@ class Database:
     admin: DSN
 
 
+class Control(Protocol):
+    """The hand on a server that the sandbox started itself, for fault tests. Synchronous."""
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, or None when it does not run."""
+
+    @property
+    def admin(self) -> DSN:
+        """The administrator's account."""
+
+    def start(self) -> None:
+        """Start it again after `stop` or `kill`, on the same port and data, and wait until it answers."""
+
+    def stop(self, *, deadline_s: float = ...) -> None:
+        """Shut it down (SIGTERM); SIGKILL after the deadline."""
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+
+    def pause(self) -> None:
+        """Freeze it: sockets stay open and nothing answers."""
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+
+    def close(self) -> None:
+        """End it for good and remove its data; does nothing the second time."""
+
+
 @dataclass(slots=True)
 class MySQLServer:
     """A real MySQL server; leaving the context drops what was made through this object.
 
-    `way` is the sentence that says where the server came from. `process` is there when the sandbox started it
-    itself, and then kills, pauses and restarts it for fault tests.
+    `way` is the sentence that says where the server came from. `control` is there when the sandbox started the server
+    itself: it kills, pauses and restarts it for fault tests.
     """
 
     way: str
     admin: DSN
     version: str
-    process: MysqldProcess | None = None
+    control: Control | None = None
     _accounts: dict[str, list[str]] = field(default_factory=dict, repr=False)
 
     @property
     def pid(self) -> int | None:
         """The server's process id when the sandbox started it and it runs."""
-        return None if self.process is None else self.process.pid
+        return None if self.control is None else self.control.pid
 
     def create_database(self, prefix: str) -> Database:
         """Create an empty database; its name is unique, so that many sessions can share one server."""
@@ -126,8 +148,7 @@ class MySQLServer:
             cursor.execute("CREATE USER %s@'%%' IDENTIFIED BY %s", (user, password))
             self._accounts[database.name].append(user)
             cursor.execute(f"GRANT {', '.join(privileges)} ON `{database.name}`.* TO %s@'%%'", (user,))
-        host, port = self.admin.hosts[0]
-        return make_dsn(host=host, port=port, user=user, password=password, database=database.name)
+        return database.admin.with_account(user, password)
 
     def drop_database(self, database: Database) -> None:
         """Drop a database made here, and its accounts; does nothing the second time."""
@@ -135,8 +156,8 @@ class MySQLServer:
 
     def close(self) -> None:
         """Drop what was made here, or end the process that the sandbox started, with everything in it."""
-        if self.process is not None:
-            self.process.close()
+        if self.control is not None:
+            self.control.close()
             self._accounts.clear()
             return
         for name in list(self._accounts):
@@ -172,4 +193,4 @@ def connect_existing(dsn: DSN, *, way: str) -> MySQLServer:
     refusal = version.refusal()
     if refusal is not None:
         raise SandboxError(f"the server at {host}:{port} cannot be used: {refusal}")
-    return MySQLServer(way=f"{way}, MySQL {version.text} at {host}:{port}", admin=dsn, version=version.text)
+    return MySQLServer(way=f"{way}: MySQL {version.text} at {host}:{port}", admin=dsn, version=version.text)
