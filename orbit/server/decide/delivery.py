@@ -6,12 +6,12 @@
        ├──give back───────┤  released before it was started: the attempt is not spent
        │                  └──expire──▶ EXPIRED ──grant──▶ PENDING
 
-A lease is named by its epoch: each lease has the next one, none is used twice. Attempts are counted apart, since a lease
-that was given back spends none. The newest epoch keeps its rights after its lease has run out, for as long as nobody
-else was given the delivery: its ACK still counts, and its attempt can still be given back.
+A lease is named by its epoch: each lease has the next one, none is used twice. Attempts are counted apart, since a
+lease that was given back spends none. The newest epoch keeps its rights after its lease has run out, for as long as
+nobody else was given the delivery: its ACK still counts, and its attempt can still be given back.
 
-`lease_until` stays where a lease ran out and is removed where it was given back. That is how the two are told apart, and
-how the same release, sent again, is answered again without a second attempt returned.
+`lease_until` stays where a lease ran out and is removed where it was given back. That is how the two are told apart,
+and how the same release, sent again, gets the same answer without a second attempt being returned.
 
 Sources: seed result-inbox, sections 3 and 5; design, section 5.
 """
