@@ -2,71 +2,58 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
-from orbit.sandbox import (
-    PLATFORM_PRIVILEGES,
-    RECEIVER_INIT_PRIVILEGES,
-    RECEIVER_RUN_PRIVILEGES,
-    MySQLServer,
-    mysql_server,
-)
+from orbit.sandbox import PLATFORM_PRIVILEGES, MySQLServer, mysql_server
+from tests.support.mysql import ReceiverDSNs, receiver_accounts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
     from orbit.mysql.dsn import DSN
 
-_SERVER = pytest.StashKey[str]()
-
-
-class ReceiverDSNs(NamedTuple):
-    """Three accounts of one fresh, empty receiver database."""
-
-    init: DSN
-    run: DSN
-    admin: DSN
+_WAY = pytest.StashKey[str]()
 
 
 @pytest.fixture(scope="session")
 def mysql(pytestconfig: pytest.Config) -> Iterator[MySQLServer]:
-    """One MySQL server for the whole session; tests must not stop it (see `own_mysql`)."""
+    """One MySQL server for the whole session. Tests never stop it; see `own_mysql`."""
     with mysql_server(os.environ) as server:
-        pytestconfig.stash[_SERVER] = server.way
+        pytestconfig.stash[_WAY] = server.way
+        yield server
+
+
+@pytest.fixture
+def own_mysql() -> Iterator[MySQLServer]:
+    """A server of this test's own, to be killed, paused and restarted through `.control`."""
+    with mysql_server(os.environ, own=True) as server:
         yield server
 
 
 @pytest.fixture
 def receiver_dsns(mysql: MySQLServer) -> Iterator[ReceiverDSNs]:
-    """A fresh, empty database: an account with CREATE, one with SELECT, INSERT, UPDATE, and the administrator."""
+    """A fresh, empty receiver database with its accounts."""
     database = mysql.create_database("receiver")
-    yield ReceiverDSNs(
-        init=mysql.create_account(database, RECEIVER_INIT_PRIVILEGES),
-        run=mysql.create_account(database, RECEIVER_RUN_PRIVILEGES),
-        admin=database.admin,
-    )
+    yield receiver_accounts(mysql, database)
     mysql.drop_database(database)
 
 
 @pytest.fixture(scope="session")
-async def platform_dsn(mysql: MySQLServer) -> AsyncIterator[DSN]:
+def platform_dsn(mysql: MySQLServer) -> Iterator[DSN]:
     """One migrated platform database for the session; tests keep apart by bootstrapping names of their own."""
+    from orbit.server.migrate import migrate  # noqa: PLC0415 - most tests need no platform
+
     database = mysql.create_database("platform")
     dsn = mysql.create_account(database, PLATFORM_PRIVILEGES)
-    migrate = importlib.import_module("orbit.server.migrate").migrate
-    outcome = migrate(dsn)
-    if inspect.isawaitable(outcome):
-        await outcome
+    migrate(dsn)
     yield dsn
     mysql.drop_database(database)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say which MySQL the tests ran on."""
-    if _SERVER in config.stash:
-        terminalreporter.write_line(f"MySQL: {config.stash[_SERVER]}")
+    if _WAY in config.stash:
+        terminalreporter.write_line(f"MySQL by {config.stash[_WAY]}")
