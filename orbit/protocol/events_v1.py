@@ -22,9 +22,11 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from orbit.protocol.errors import ErrorCode, InvalidValue
+from orbit.protocol.errors import InvalidValue
+from orbit.protocol.frame import parse_code
 from orbit.protocol.strict_json import as_int
 from orbit.protocol.values import Secret, format_time, parse_counter, parse_id, parse_time
+from orbit.protocol.vocabulary import Request, Vocabulary
 
 SUBPROTOCOL: Final = "pulse.events.v1"
 PATH: Final = "/v1/events"
@@ -186,7 +188,9 @@ class Delivery:
         head_names = proof_names | {"attempt", "attempt_budget", "lease_until", "server_time"}
         head = _object(members["delivery"], where, head_names, frozenset(), lenient)
         event = members["event"]
-        if not isinstance(event, dict):
+        # Raw is a number where it was received and the platform's frozen text where it is sent.
+        spliced = isinstance(event, msgspec.Raw) and bytes(memoryview(event)[:1]) == b"{"
+        if not spliced and not isinstance(event, dict):
             raise InvalidValue(f"{path}.event", "must be an object")
         return cls(
             proof=Proof.parse({name: head[name] for name in proof_names}, where),
@@ -275,13 +279,16 @@ class Disposition(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The receipt for one proof: `acked_at` with ACKED (the same proof gets the same receipt), `code` with REFUSED."""
+    """The receipt for one proof: `acked_at` with ACKED (the same proof gets the same receipt), `code` with REFUSED.
+
+    `code` is an `ErrorCode` or one that only a newer server knows; compare with `==`.
+    """
 
     delivery_id: str
     epoch: int
     disposition: Disposition
     acked_at: datetime | None = None
-    code: ErrorCode | None = None
+    code: str | None = None
 
     @classmethod
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
@@ -292,22 +299,16 @@ class Verdict:
             disposition = Disposition(members["disposition"])
         except (ValueError, TypeError):
             raise InvalidValue(f"{path}.disposition", "must be ACKED, RELEASED or REFUSED") from None
-        code: ErrorCode | None = None
         if (disposition is Disposition.REFUSED) != ("code" in members):
             raise InvalidValue(f"{path}.code", "goes with REFUSED and only with it")
         if (disposition is Disposition.ACKED) != ("acked_at" in members):
             raise InvalidValue(f"{path}.acked_at", "goes with ACKED and only with it")
-        if "code" in members:
-            try:
-                code = ErrorCode(members["code"])
-            except (ValueError, TypeError):
-                raise InvalidValue(f"{path}.code", "is not a known code") from None
         return cls(
             delivery_id=parse_id(members["delivery_id"], f"{path}.delivery_id"),
             epoch=parse_counter(members["epoch"], f"{path}.epoch"),
             disposition=disposition,
             acked_at=parse_time(members["acked_at"], f"{path}.acked_at") if "acked_at" in members else None,
-            code=code,
+            code=parse_code(members["code"], f"{path}.code") if "code" in members else None,
         )
 
     def to_body(self) -> dict[str, Any]:
@@ -340,3 +341,48 @@ class Verdicts:
     def to_body(self) -> dict[str, Any]:
         """The body as it goes on the wire."""
         return {"verdicts": [one.to_body() for one in self.verdicts]}
+
+
+def _check_welcome(hello: Hello, welcome: Welcome) -> None:
+    if welcome.subscription_id != hello.subscription_id:
+        raise InvalidValue("body.subscription_id", "is not the one of the hello")
+    if welcome.sequence is not None or welcome.capacity != 0:
+        raise InvalidValue("body.capacity", "was not announced yet")
+
+
+def _check_capacity(capacity: Capacity, welcome: Welcome) -> None:
+    if (welcome.sequence, welcome.capacity) != (capacity.sequence, capacity.capacity):
+        raise InvalidValue("body.capacity", "is not the one that was announced")
+
+
+def _check_verdicts(proofs: tuple[Proof, ...], verdicts: Verdicts, granted: Disposition) -> None:
+    asked = [(proof.delivery_id, proof.epoch) for proof in proofs]
+    if [(verdict.delivery_id, verdict.epoch) for verdict in verdicts.verdicts] != asked:
+        raise InvalidValue("body.verdicts", "must hold one verdict for each proof, in their order")
+    if any(verdict.disposition not in (granted, Disposition.REFUSED) for verdict in verdicts.verdicts):
+        raise InvalidValue("body.verdicts", "holds a disposition of another request")
+
+
+def _check_ack(ack: Ack, verdicts: Verdicts) -> None:
+    _check_verdicts(ack.deliveries, verdicts, Disposition.ACKED)
+
+
+def _check_release(release: Release, verdicts: Verdicts) -> None:
+    _check_verdicts(tuple(one.proof for one in release.deliveries), verdicts, Disposition.RELEASED)
+
+
+VOCABULARY: Final = Vocabulary(
+    subprotocol=SUBPROTOCOL,
+    path=PATH,
+    hello="consumer.hello",
+    welcome="consumer.welcome",
+    greeting=Request(Hello, Welcome, _check_welcome),
+    capacity="consumer.capacity",
+    requests={
+        "consumer.capacity": Request(Capacity, Welcome, _check_capacity),
+        "event.ack": Request(Ack, Verdicts, _check_ack),
+        "event.release": Request(Release, Verdicts, _check_release),
+    },
+    pushes={"event.deliver": Delivery},
+)
+"""The subprotocol as data, for `ClientSession` and `ServerSession`."""

@@ -298,8 +298,9 @@ def test_as_int_refuses_everything_else(data: bytes) -> None:
     assert caught.value.reason == "must be an integer from -64 to 64"
 
 
-def test_as_int_refuses_python_numbers_too() -> None:
-    for value in (1, True, 1.0):
+def test_as_int_takes_an_int_that_code_wrote_but_no_bool_and_no_float() -> None:
+    assert strict_json.as_int(64, "n", 0, 64) == 64
+    for value in (65, True, 1.0):
         with pytest.raises(InvalidValue):
             strict_json.as_int(value, "n", 0, 64)
 
