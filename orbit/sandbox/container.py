@@ -6,8 +6,10 @@ Only this module imports testcontainers and docker, and only when the way is loo
 from __future__ import annotations
 
 import secrets
+import socket
 import time
-from typing import Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 
@@ -17,31 +19,46 @@ from orbit.sandbox.ports import free_port
 from orbit.sandbox.process import STOP_DEADLINE_S
 from orbit.sandbox.server import read_version
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 IMAGE = "mysql:8.4"
 ENGINE_TIMEOUT_S = 5
 START_DEADLINE_S = 180.0
 _POLL_S = 0.1
 _PORT = "3306/tcp"
+_DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 
 
-def engine_version() -> str:
-    """The version of the Docker engine; SandboxError when there is none that answers."""
+def engine_version(environ: Mapping[str, str]) -> str:
+    """The version of the Docker engine; SandboxError when none answers."""
+    # Imported here: slow, and part of the sandbox extra only. docker has no type hints.
     try:
-        # Imported here: slow, and part of the sandbox extra only. docker has no type hints.
         import docker  # type: ignore[import-untyped]  # noqa: PLC0415
         from docker.errors import DockerException  # type: ignore[import-untyped]  # noqa: PLC0415
+        from testcontainers.core.docker_client import get_docker_host  # noqa: PLC0415
     except ImportError as error:
-        raise SandboxError("the Python package `docker` (sandbox extra) is missing") from error
+        raise SandboxError("testcontainers (the sandbox extra) is not installed") from error
+    address = get_docker_host() or _DEFAULT_ADDRESS
     try:
-        client = docker.from_env(timeout=ENGINE_TIMEOUT_S)
-    except DockerException as error:
-        raise SandboxError("no Docker engine answers") from error
-    try:
-        return str(client.version()["Version"])
+        _dial(address)
+        client = docker.from_env(
+            timeout=ENGINE_TIMEOUT_S,
+            use_ssh_client=address.startswith("ssh://"),
+            environment={**environ, "DOCKER_HOST": address},
+        )
+        with closing(client):
+            return str(client.version()["Version"])
     except (DockerException, OSError) as error:
         raise SandboxError("no Docker engine answers") from error
-    finally:
-        client.close()
+
+
+def _dial(address: str) -> None:
+    """Try a unix socket by hand first: docker's client leaves its socket open when nothing answers."""
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(ENGINE_TIMEOUT_S)
+            probe.connect(address.removeprefix("unix://"))
 
 
 def publish_address(host: str) -> str:

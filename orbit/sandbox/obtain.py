@@ -67,7 +67,7 @@ class _Obtain:
             return {Way.ENVIRONMENT: Finding(usable=True, says=f"{DSN_VARIABLE} is set")}
         else:
             looks = {Way.ENVIRONMENT: Finding(usable=False, says=f"{DSN_VARIABLE} is not set")}
-        looks[Way.DOCKER] = _look(lambda: f"Docker engine {container.engine_version()}")
+        looks[Way.DOCKER] = _look(lambda: f"Docker engine {container.engine_version(self._environ)}")
         looks[Way.PATH] = _look(lambda: self._path_program().version.text)
         looks[Way.DEBIAN] = self._look_at_apt()
         return looks
