@@ -32,6 +32,7 @@ NOW = datetime(2026, 1, 31, 8, 0, 10, tzinfo=UTC)
 EARLIER = datetime(2026, 1, 31, 8, 0, 5, tzinfo=UTC)
 
 LEASED_TWICE = Facts(
+    now=NOW,
     delivery_no=7,
     subscription_id=SUBSCRIPTION,
     state=LEASED,
@@ -54,7 +55,7 @@ def proof(epoch: int = 4, secret: Secret = SECRET, delivery_id: str = DELIVERY) 
 
 def ack(facts: Facts | None, *proofs: Proof) -> Ruling:
     rows = {} if facts is None else {DELIVERY: facts}
-    return delivery.acknowledge(proofs or (proof(),), rows, subscription_id=SUBSCRIPTION, now=NOW)
+    return delivery.acknowledge(proofs or (proof(),), rows, subscription_id=SUBSCRIPTION)
 
 
 def release(facts: Facts | None, *started: bool) -> Ruling:
@@ -218,7 +219,7 @@ def test_a_bad_proof_in_a_list_does_not_spoil_its_neighbours() -> None:
         proof(delivery_id=OTHER),
     ]
 
-    ruling = delivery.acknowledge(proofs, rows, subscription_id=SUBSCRIPTION, now=NOW)
+    ruling = delivery.acknowledge(proofs, rows, subscription_id=SUBSCRIPTION)
 
     assert words(ruling) == [
         "REFUSED INVALID_PROOF",

@@ -66,8 +66,9 @@ TRANSITIONS: Final[Mapping[tuple[DeliveryState, Step], DeliveryState]] = Mapping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A delivery's row, as far as decisions need it. Times are the database's."""
+    """A delivery's row, as far as decisions need it, and the database's clock at the time it was locked (`now`)."""
 
+    now: datetime
     delivery_no: int
     subscription_id: str
     state: DeliveryState
@@ -109,9 +110,7 @@ def lease_over(attempts: int, attempt_budget: int) -> Step:
     return Step.EXPIRE if attempts >= attempt_budget else Step.LAPSE
 
 
-def acknowledge(
-    proofs: Iterable[Proof], deliveries: Mapping[str, Facts], *, subscription_id: str, now: datetime
-) -> Ruling:
+def acknowledge(proofs: Iterable[Proof], deliveries: Mapping[str, Facts], *, subscription_id: str) -> Ruling:
     """Judge a list of ACKs against the locked rows of those deliveries that exist."""
 
     def judge(proof: Proof, facts: Facts) -> tuple[Verdict, Facts]:
@@ -119,7 +118,7 @@ def acknowledge(
             return _acked(proof, facts), facts
         if facts.given_back:
             return _refused(proof, ErrorCode.STATE_CONFLICT), facts
-        after = replace(_step(facts, Step.ACKNOWLEDGE), acked_at=now)
+        after = replace(_step(facts, Step.ACKNOWLEDGE), acked_at=facts.now)
         return _acked(proof, after), after
 
     return _rule(((proof, proof) for proof in proofs), deliveries, subscription_id, judge)
