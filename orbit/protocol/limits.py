@@ -25,6 +25,8 @@ class Limits:
     number_exponent: int = 9_999
     number_digits: int = 5_000
     request_body_bytes: int = 512 * KIB
+    # A payload travels inside an assignment's frame; the rest of the frame is what the task's other fields can need.
+    payload_bytes: int = 496 * KIB
 
     # How a connection behaves.
     handshake_s: float = 8.0
@@ -47,6 +49,9 @@ class Limits:
     attempt_budget_max: int = 100
     grant_max: int = 100
     subscriptions_per_namespace: int = 64
+
+    # One transaction of the platform, from connecting to COMMIT's answer; shorter than anybody waits for a reply.
+    transaction_s: float = 5.0
 
     # Execution of tasks.
     task_lease_s: float = 30.0

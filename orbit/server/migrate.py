@@ -20,12 +20,15 @@ from alembic.util import CommandError
 from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
+from orbit.mysql.connect import ssl_context
 from orbit.mysql.dsn import DSN
+from orbit.mysql.errors import NotCommitted
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from orbit.mysql.lane import LanePool, Transaction
+    from orbit.mysql.pool import LanePool
+    from orbit.mysql.transaction import Transaction
 
 CONNECT_TIMEOUT_S: Final = 10
 LOCK_TIMEOUT_S: Final = 60
@@ -33,6 +36,8 @@ LOCK_TIMEOUT_S: Final = 60
 METADATA_LOCK_TIMEOUT_S: Final = 30
 """How long DDL waits for transactions on its table; everybody else on that table queues behind it meanwhile."""
 READ_BUDGET_S: Final = 5.0
+
+NO_SUCH_TABLE: Final = 1146
 
 _CURRENT: Final = text("SELECT version_num FROM alembic_version")
 _LOCK: Final = text("SELECT GET_LOCK(:name, :seconds)")
@@ -88,7 +93,12 @@ async def check_schema(pool: LanePool) -> None:
     async def work(tx: Transaction) -> list[str]:
         return [str(revision) for (revision,) in await tx.fetch(_CURRENT)]
 
-    found = await pool.read(work, budget_s=READ_BUDGET_S)
+    try:
+        found = await pool.read(work, budget_s=READ_BUDGET_S)
+    except NotCommitted as failure:
+        if failure.errno != NO_SUCH_TABLE:
+            raise
+        found = []
     if found != [head_revision()]:
         raise UnknownSchema(
             f"the database is at schema revision {', '.join(found) or 'none'}, this server needs {head_revision()};"
@@ -105,6 +115,7 @@ def _config() -> Config:
 
 def _connect(dsn: DSN) -> pymysql.Connection[pymysql.cursors.Cursor]:
     """Open a connection to the first host that answers; DDL may take as long as it takes, so reads have no timeout."""
+    context = ssl_context(dsn.ssl)
     for position, (host, port) in enumerate(dsn.hosts, 1):
         try:
             return pymysql.connect(
@@ -114,6 +125,7 @@ def _connect(dsn: DSN) -> pymysql.Connection[pymysql.cursors.Cursor]:
                 password=dsn.password,
                 database=dsn.database,
                 charset="utf8mb4",
+                ssl=context,
                 connect_timeout=CONNECT_TIMEOUT_S,
                 init_command=f"SET SESSION lock_wait_timeout = {METADATA_LOCK_TIMEOUT_S}",
             )

@@ -1,0 +1,3 @@
+from orbit.server.admin import main
+
+main()

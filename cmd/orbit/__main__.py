@@ -1,0 +1,3 @@
+from orbit.server.cli import main
+
+main()
