@@ -77,6 +77,7 @@ _OPENING: Final[Mapping[int, Kind]] = {
     1203: Kind.BACK_OFF,  # too many connections of this user
     1226: Kind.BACK_OFF,  # a resource limit of this user
     1251: Kind.CONFIGURATION,  # client does not support the authentication
+    1273: Kind.CONFIGURATION,  # unknown collation: too old a server
     1290: Kind.RECONNECT,  # read-only server
     1862: Kind.CONFIGURATION,  # password expired
     2003: Kind.RECONNECT,  # cannot connect
@@ -101,6 +102,7 @@ _WORKING: Final[Mapping[int, Kind]] = {
     1045: Kind.CONFIGURATION,  # access denied
     1048: Kind.DATA,  # NULL in a NOT NULL column
     1049: Kind.CONFIGURATION,  # unknown database
+    1050: Kind.DEFECT,  # table exists
     1053: Kind.RECONNECT,  # server shutdown in progress
     1054: Kind.DEFECT,  # unknown column
     1062: Kind.DATA,  # duplicate key where none was expected

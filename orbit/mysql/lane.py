@@ -147,9 +147,7 @@ class Lane:
         if self._busy:
             raise RuntimeError("the lane is in use")
         self._closed = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.leave(self._times.cleanup_s)
+        await self._leave()
 
     def discard(self) -> None:
         """End the connection for good and at once, for an owner that cannot wait."""
@@ -174,9 +172,10 @@ class Lane:
         now = asyncio.get_running_loop().time()
         if now >= deadline:
             raise NotCommitted(None, Kind.RETRY, Stage.OPENING, _BUDGET_SPENT)
-        stale = now - self._used_at > self._times.idle_s
-        if self._connection is not None and (stale or self._connection.lost):
+        if self._connection is not None and self._connection.lost:
             self._drop()
+        if self._connection is not None and now - self._used_at > self._times.idle_s:
+            await self._leave()
         if self._connection is None:
             self._connection = await self._dialer.dial(deadline)
             self.tally.opened += 1
@@ -282,6 +281,11 @@ class Lane:
     def _settle_unless_handed_over(self) -> None:
         if self.stage in {Stage.OPENING, Stage.WORKING}:
             self._settle(Outcome.NOT_COMMITTED)
+
+    async def _leave(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.leave(self._times.cleanup_s)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

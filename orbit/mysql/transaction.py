@@ -96,8 +96,14 @@ class Transaction:
         return rows[0] if rows else None
 
     def end(self) -> None:
-        """Refuse further statements; the lane calls this when the work has ended."""
+        """Refuse further statements; the lane calls this when the work has ended.
+
+        A statement that a task of the work left running would mix its answer with COMMIT's: the connection is dropped.
+        """
         self._ended = True
+        if self._sending:
+            self._connection.drop()
+            self._doom(StatementFailed(None, Kind.DEFECT, "the work ended before its statement"))
 
     async def _send(
         self, statement: Statement | Executable, parameters: Mapping[str, Parameter], *, duplicate_ok: bool
