@@ -82,12 +82,11 @@ class MySQLContainer:
         try:
             self._container.start()
             self._wait_until_ready()
-        except SandboxError:
+        except BaseException as error:
             self.close()
-            raise
-        except Exception as error:
+            if isinstance(error, SandboxError) or not isinstance(error, Exception):
+                raise
             # testcontainers and docker raise dozens of types; whatever it is, this way does not work here.
-            self.close()
             raise SandboxError(f"the engine cannot run {image} ({type(error).__name__})") from error
 
     @property

@@ -22,10 +22,18 @@ def main() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    # Python ignores these two, and an ignored signal stays ignored over exec (execve(2)).
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     # The parent may have died before prctl: then nothing will ever come.
     if os.getppid() != int(parent):
         os.kill(os.getpid(), signal.SIGKILL)
-    os.execvp(command[0], command)  # noqa: S606 - the command is the sandbox's own
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - the command is the sandbox's own
+    except OSError as error:
+        # What a shell says, and its exit codes (POSIX, 2.8.2).
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
 if __name__ == "__main__":
