@@ -4,8 +4,8 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# The first interpreter that is new enough; PYTHON=... chooses another.
-new_enough := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+# The first interpreter that is new enough and can make environments; PYTHON=... chooses another.
+new_enough := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))'
 candidates := python3 python3.13 python3.12 python3.11
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(shell for python in $(candidates); do $$python $(new_enough) 2>/dev/null && echo $$python && break; done)
@@ -26,7 +26,8 @@ venv: $(installed) ## Make .venv from requirements.lock; made again when the loc
 # stdout belongs to the programs: `make demo` must end with their lines and nothing else.
 $(installed): requirements.lock pyproject.toml
 	@if [ -z "$(PYTHON)" ] || ! $(PYTHON) $(new_enough) 2>/dev/null; then \
-	  echo "Python 3.11 or newer is needed: none of $(or $(PYTHON),$(candidates)) is. Set PYTHON=/path/to/python." >&2; \
+	  echo "Python 3.11 or newer with venv (on Debian: python3-venv) is needed, and $(or $(PYTHON),none of $(candidates)) is" \
+	    "not that. Set PYTHON=/path/to/python." >&2; \
 	  exit 1; \
 	fi
 	@echo "making $(venv) with $(PYTHON) (once, a minute or two)" >&2
