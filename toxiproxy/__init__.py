@@ -26,6 +26,7 @@ from toxiproxy.faults import (
     UnfiredFault,
     UnrecognisedTraffic,
 )
+from toxiproxy.frame_relay import FrameRelay
 from toxiproxy.journal import Entry, Journal, Point
 from toxiproxy.mysql_proxy import MySQLProxy
 from toxiproxy.transactions import TransactionTrace
@@ -44,6 +45,7 @@ __all__ = [
     "End",
     "Entry",
     "Fault",
+    "FrameRelay",
     "HoldCommit",
     "HoldFrame",
     "Journal",
