@@ -1,0 +1,167 @@
+"""The client of the platform's HTTP interface."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from orbit.protocol.errors import InvalidValue
+from orbit.protocol.http_v1 import (
+    CancelTask,
+    CreateSubscription,
+    Delivery,
+    DeliveryPage,
+    GrantAttempts,
+    QueuePage,
+    SubmitTask,
+    Subscription,
+    SubscriptionPage,
+    Task,
+    TaskAccepted,
+)
+from orbit.protocol.limits import Limits
+from orbit.protocol.values import parse_id
+from orbit.runtime.settings import Environment
+from orbit.sdk.channel import Channel
+from orbit.sdk.credentials import Credentials
+from orbit.sdk.endpoint import Endpoint, tls_context
+from orbit.sdk.errors import InvalidConfiguration, InvalidRequest
+from orbit.sdk.http import HTTP, Transport
+
+
+class OrbitClient:
+    """One platform under one token; use it in one event loop, as `async with OrbitClient(url, credentials) as client`.
+
+    Every call is sent at most once: after `TransportError.outcome_unknown` or `HTTPError.outcome_unknown` the caller
+    decides. A call that changes something takes an operation key as its first argument, or says that it may be
+    repeated without one. Make the key once for each intended operation, outside any loop that repeats the call, and
+    keep it with the arguments: the platform answers a repeated key with the first outcome, and other arguments under
+    the same key with IDEMPOTENCY_CONFLICT.
+
+    All methods raise HTTPError, TransportError and InvalidRequest. Cancelling one leaves its outcome unknown and
+    nothing behind. Ids are 32 lowercase hexadecimal digits.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        credentials: Credentials,
+        *,
+        limits: Limits | None = None,
+        tls: ssl.SSLContext | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        """Check the arguments and open nothing yet; raises InvalidConfiguration.
+
+        `tls` replaces the system's certificate authorities; it must verify. `transport` carries the HTTP requests
+        instead of the network, for tests.
+        """
+        self.credentials = credentials
+        self.limits = limits or Limits()
+        self._endpoint = Endpoint.parse(url)
+        self._tls = tls_context(self._endpoint, tls)
+        self._http = HTTP(self._endpoint, credentials.token, limits=self.limits, tls=self._tls, transport=transport)
+
+    @classmethod
+    def from_environment(cls, variables: Mapping[str, str], *, limits: Limits | None = None) -> Self:
+        """Build a client from ORBIT_URL and the variables of `Credentials.from_environment`.
+
+        Raises InvalidConfiguration, which names the variable.
+        """
+        url = Environment(variables).optional("ORBIT_URL")
+        if url is None:
+            raise InvalidConfiguration("ORBIT_URL: is not set")
+        Endpoint.parse(url, source="ORBIT_URL")
+        return cls(url, Credentials.from_environment(variables), limits=limits)
+
+    def __repr__(self) -> str:
+        return f"OrbitClient({self._endpoint.base_url!r}, {self.credentials!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every HTTP connection; calls under way fail. Closing twice is harmless."""
+        await self._http.close()
+
+    async def submit_task(self, operation_key: str, task: SubmitTask, /) -> TaskAccepted:
+        """Submit a task. Safe to repeat with the same key and task: `created` then is false."""
+        return await self._http.call("POST", "/v1/tasks", TaskAccepted, body=task, operation_key=operation_key)
+
+    async def get_task(self, task_id: str) -> Task:
+        """Return a task as it is now. Safe to repeat."""
+        return await self._http.call("GET", f"/v1/tasks/{_id(task_id, 'task_id')}", Task)
+
+    async def cancel_task(self, task_id: str) -> Task:
+        """Cancel a task that waits. Safe to repeat: a cancelled task is answered again."""
+        path = f"/v1/tasks/{_id(task_id, 'task_id')}/cancel"
+        return await self._http.call("POST", path, Task, body=CancelTask())
+
+    async def list_queues(self, *, after: str | None = None, limit: int | None = None) -> QueuePage:
+        """Return one page of the queues of the credential; `after` is the `next` of the page before. Safe to repeat."""
+        return await self._http.call("GET", "/v1/queues", QueuePage, query=_page(after, limit))
+
+    async def create_subscription(self, operation_key: str, subscription: CreateSubscription, /) -> Subscription:
+        """Create a subscription; it gets the events from then on. Safe to repeat with the same key and content."""
+        return await self._http.call(
+            "POST", "/v1/subscriptions", Subscription, body=subscription, operation_key=operation_key
+        )
+
+    async def get_subscription(self, subscription_id: str) -> Subscription:
+        """Return a subscription as it is now. Safe to repeat."""
+        return await self._http.call("GET", _subscription(subscription_id), Subscription)
+
+    async def pause_subscription(self, subscription_id: str) -> Subscription:
+        """Stop the deliveries of a subscription, for all its consumers; it goes on collecting. Safe to repeat."""
+        return await self._http.call("POST", f"{_subscription(subscription_id)}/pause", Subscription)
+
+    async def resume_subscription(self, subscription_id: str) -> Subscription:
+        """Start the deliveries of a paused subscription again. Safe to repeat."""
+        return await self._http.call("POST", f"{_subscription(subscription_id)}/resume", Subscription)
+
+    async def list_subscriptions(self, *, after: str | None = None, limit: int | None = None) -> SubscriptionPage:
+        """Return one page of the application's subscriptions on the credential's queue. Safe to repeat."""
+        return await self._http.call("GET", "/v1/subscriptions", SubscriptionPage, query=_page(after, limit))
+
+    async def list_deliveries(
+        self, subscription_id: str, *, after: str | None = None, limit: int | None = None
+    ) -> DeliveryPage:
+        """Return one page of a subscription's deliveries, oldest first, without events and proofs. Safe to repeat."""
+        path = f"{_subscription(subscription_id)}/deliveries"
+        return await self._http.call("GET", path, DeliveryPage, query=_page(after, limit))
+
+    async def grant(self, operation_key: str, delivery_id: str, /, attempts: int) -> Delivery:
+        """Give a delivery more attempts, EXPIRED or not. Safe to repeat with the same key and number."""
+        path = f"/v1/deliveries/{_id(delivery_id, 'delivery_id')}/grant"
+        return await self._http.call(
+            "POST", path, Delivery, body=GrantAttempts(attempts=attempts), operation_key=operation_key
+        )
+
+    async def open_channel(self, path: str, subprotocol: str) -> Channel:
+        """Dial a WebSocket, for the SDK's own connections; raises what `Channel.dial` raises."""
+        return await Channel.dial(
+            self._endpoint.websocket_url(path), self.credentials.token, subprotocol, limits=self.limits, tls=self._tls
+        )
+
+
+def _id(value: str, name: str) -> str:
+    try:
+        return parse_id(value, name)
+    except InvalidValue as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def _subscription(subscription_id: str) -> str:
+    return f"/v1/subscriptions/{_id(subscription_id, 'subscription_id')}"
+
+
+def _page(after: str | None, limit: int | None) -> dict[str, str]:
+    query = {} if after is None else {"after": after}
+    return query if limit is None else {**query, "limit": str(limit)}
