@@ -16,12 +16,22 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+# In Python `$` also matches before a newline at the end, in JSON Schema it does not; the lookahead makes them agree.
+_END = r"$(?!\n)"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*" + _END
+
 Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", max_length=32)]
-Name = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=64)]
-HandlerName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=128)]
-ConcurrencyKey = Annotated[str, Meta(pattern="^[!-~]+$", min_length=1, max_length=128)]
-Time = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$", max_length=27)]
-Version = Annotated[str, Meta(pattern="^[1-9][0-9]{0,19}$", max_length=20)]
+Name = Annotated[str, Meta(pattern=_NAME, min_length=1, max_length=64)]
+HandlerName = Annotated[str, Meta(pattern=_NAME, min_length=1, max_length=128)]
+ConcurrencyKey = Annotated[str, Meta(pattern="^[!-~]+" + _END, min_length=1, max_length=128)]
+Time = Annotated[
+    str,
+    Meta(
+        pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?Z" + _END,
+        max_length=27,
+    ),
+]
+Version = Annotated[str, Meta(pattern="^[1-9][0-9]{0,19}" + _END, max_length=20)]
 
 DAY_MS = 86_400_000
 
@@ -73,6 +83,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_attempts: Annotated[int, Meta(ge=1, le=100)] = 1
     initial_delay_ms: Annotated[int, Meta(ge=1, le=DAY_MS)] = 1_000
     max_delay_ms: Annotated[int, Meta(ge=1, le=DAY_MS)] = 60_000
+    # May exceed the task's timeout; the smaller of the two then ends the attempt.
     attempt_timeout_ms: Annotated[int, Meta(ge=100, le=DAY_MS)] = 300_000
 
 
@@ -136,7 +147,15 @@ class TaskAccepted(Struct, frozen=True, kw_only=True):
 
 
 class CancelTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """POST /v1/tasks/{task_id}/cancel; the body is an empty object."""
+    """POST /v1/tasks/{task_id}/cancel; the body is an empty object, or nothing."""
+
+
+class PauseSubscription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/subscriptions/{subscription_id}/pause; the body is an empty object, or nothing."""
+
+
+class ResumeSubscription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/subscriptions/{subscription_id}/resume; the body is an empty object, or nothing."""
 
 
 class Queue(Struct, frozen=True, kw_only=True):
@@ -153,7 +172,7 @@ class CreateSubscription(Struct, frozen=True, kw_only=True, forbid_unknown_field
     """POST /v1/subscriptions. Events from before the creation are not delivered."""
 
     queue_id: Id
-    event_types: Annotated[list[EventType], Meta(min_length=1, max_length=8)]
+    event_types: Annotated[list[EventType], Meta(min_length=1, max_length=8, extra_json_schema={"uniqueItems": True})]
     window: Annotated[int, Meta(ge=1, le=1_000)] = 64
     attempt_budget: Annotated[int, Meta(ge=1, le=100)] = 10
 

@@ -8,12 +8,14 @@ from orbit.protocol.http_v1 import SubmitTask, TaskAccepted
 from orbit.protocol.values import new_id
 from orbit.server.decide import submission
 from orbit.server.ledger import Ledger, NewTask, TaskRow
+from orbit.server.offload import offload
 from orbit.server.services import tasks
 from orbit.server.services.access import Caller, check_queue
 from orbit.server.services.operations import Operation, once
 
 if TYPE_CHECKING:
     from orbit.mysql.transaction import Transaction
+    from orbit.protocol.limits import Limits
     from orbit.protocol.strict_json import Value
     from orbit.server.parts import Platform
 
@@ -27,7 +29,7 @@ async def submit(
     ApiError (NOT_FOUND, PERMISSION_DENIED, IDEMPOTENCY_CONFLICT) and what `operations.once` raises; cancelling leaves
     the outcome to the next call with the same key.
     """
-    submission.check(request, payload, platform.limits)
+    content_sha256 = await offload(len(bytes(request.payload)), _examine, request, payload, platform.limits)
     await check_queue(platform.pool, caller, request.queue_id, platform.limits)
     task = NewTask(
         task_id=new_id(), namespace_id=caller.namespace_id, application_id=caller.application_id, request=request
@@ -36,7 +38,7 @@ async def submit(
         caller=caller,
         kind="tasks.submit",
         key=operation_key,
-        content_sha256=submission.digest(request, payload),
+        content_sha256=content_sha256,
         resource_id=task.task_id,
     )
     written: tuple[TaskRow, frozenset[str]] | None = None
@@ -55,3 +57,8 @@ async def submit(
     for key in woken:
         platform.wake.notify(key)
     return TaskAccepted(task=tasks.task_of(row), created=True)
+
+
+def _examine(request: SubmitTask, payload: Value, limits: Limits) -> str:
+    submission.check(request, payload, limits)
+    return submission.digest(request, payload)

@@ -1,0 +1,67 @@
+"""Run an ASGI application under uvicorn in this process, with the stop of our own.
+
+uvicorn would re-raise the signal that stopped it and so end with a signal's exit code; its handling is switched off,
+and whoever embeds it says when to stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+
+if TYPE_CHECKING:
+    import socket
+
+    from orbit.protocol.limits import Limits
+
+GRACE_S: Final = 10
+"""How long requests that are under way may take to end once the server stops."""
+
+
+class Server(uvicorn.Server):
+    """A uvicorn that leaves signals alone and tells its address when it listens."""
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._listening = listening
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start and tell the URL."""
+        await super().startup(sockets=sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self._listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+
+def server(app: Any, host: str, port: int, limits: Limits, listening: Callable[[str], None]) -> Server:
+    """Build a server; `listening` gets its URL once it accepts connections, whose port is known by then.
+
+    `await server.serve()` runs it until `should_exit` is set; it then closes sockets with 1012, lets requests end for
+    at most GRACE_S, and runs the application's end.
+    """
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        loop="none",
+        http="httptools",
+        ws="websockets-sansio",
+        ws_max_size=limits.frame_bytes,
+        ws_per_message_deflate=False,
+        ws_ping_interval=20,
+        ws_ping_timeout=20,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    return Server(config, listening)

@@ -1,0 +1,236 @@
+"""The route table of the HTTP interface: what there is, who may use it, what goes in and what comes out."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from orbit.protocol.errors import ErrorCode, InvalidValue
+from orbit.protocol.http_v1 import (
+    CancelTask,
+    CreateSubscription,
+    Delivery,
+    DeliveryPage,
+    GrantAttempts,
+    PauseSubscription,
+    QueuePage,
+    ResumeSubscription,
+    SubmitTask,
+    Subscription,
+    SubscriptionPage,
+    Task,
+    TaskAccepted,
+)
+from orbit.protocol.values import parse_id
+from orbit.server.services import cancel, deliveries, queues, submit, subscriptions, tasks
+from orbit.server.services.access import Permission
+from orbit.server.web.endpoint import Answer, Call, Endpoint, Query
+
+PAGE_DEFAULT: Final = 50
+PAGE_MAX: Final = 200
+
+_PLAIN: Final = re.compile(r"[1-9][0-9]{0,3}")
+_HIDDEN: Final = frozenset({ErrorCode.NOT_FOUND})
+
+
+async def submit_task(call: Call) -> Answer:
+    payload = call.document["payload"] if isinstance(call.document, dict) else None
+    accepted = await submit.submit(call.platform, call.caller, call.operation_key, call.request, payload)
+    return Answer(accepted, created=accepted.created)
+
+
+async def get_task(call: Call) -> Answer:
+    return Answer(await tasks.get(call.platform, call.caller, call.path["task_id"]))
+
+
+async def cancel_task(call: Call) -> Answer:
+    return Answer(await cancel.cancel(call.platform, call.caller, call.path["task_id"]))
+
+
+async def list_queues(call: Call) -> Answer:
+    return Answer(await queues.list_queues(call.platform, call.caller))
+
+
+async def create_subscription(call: Call) -> Answer:
+    subscription, created = await subscriptions.create(call.platform, call.caller, call.operation_key, call.request)
+    return Answer(subscription, created=created)
+
+
+async def list_subscriptions(call: Call) -> Answer:
+    return Answer(await subscriptions.list_subscriptions(call.platform, call.caller))
+
+
+async def get_subscription(call: Call) -> Answer:
+    return Answer(await subscriptions.get(call.platform, call.caller, call.path["subscription_id"]))
+
+
+async def pause_subscription(call: Call) -> Answer:
+    subscription_id = call.path["subscription_id"]
+    return Answer(await subscriptions.set_enabled(call.platform, call.caller, subscription_id, enabled=False))
+
+
+async def resume_subscription(call: Call) -> Answer:
+    subscription_id = call.path["subscription_id"]
+    return Answer(await subscriptions.set_enabled(call.platform, call.caller, subscription_id, enabled=True))
+
+
+async def list_deliveries(call: Call) -> Answer:
+    page = await deliveries.list_page(
+        call.platform,
+        call.caller,
+        call.path["subscription_id"],
+        call.query.get("after"),
+        call.query.get("limit", PAGE_DEFAULT),
+    )
+    return Answer(page)
+
+
+async def grant_attempts(call: Call) -> Answer:
+    delivery_id = call.path["delivery_id"]
+    return Answer(await deliveries.grant(call.platform, call.caller, call.operation_key, delivery_id, call.request))
+
+
+def _limit(text: str) -> int:
+    if _PLAIN.fullmatch(text) is None or int(text) > PAGE_MAX:
+        raise InvalidValue("limit", f"must be an integer from 1 to {PAGE_MAX}")
+    return int(text)
+
+
+_PAGING: Final = (
+    Query(
+        name="after",
+        description="`next` of the page before; left out for the first page.",
+        schema={"type": "string", "pattern": "^[0-9a-f]{32}$"},
+        parse=lambda text: parse_id(text, "after"),
+    ),
+    Query(
+        name="limit",
+        description="How many entries a page may have.",
+        schema={"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT},
+        parse=_limit,
+    ),
+)
+
+ENDPOINTS: Final = (
+    Endpoint(
+        method="POST",
+        path="/v1/tasks",
+        name="submitTask",
+        summary="Submit a task, once for its operation key.",
+        permission=Permission.TASKS_SUBMIT,
+        handler=submit_task,
+        request=SubmitTask,
+        response=TaskAccepted,
+        keyed=True,
+        creates=True,
+        errors=_HIDDEN,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/tasks/{task_id}",
+        name="getTask",
+        summary="Read a task as it is now.",
+        permission=Permission.TASKS_READ,
+        handler=get_task,
+        response=Task,
+        errors=_HIDDEN,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/tasks/{task_id}/cancel",
+        name="cancelTask",
+        summary="Cancel a task that waits; a cancelled one is answered again.",
+        permission=Permission.TASKS_CANCEL,
+        handler=cancel_task,
+        request=CancelTask,
+        response=Task,
+        errors=_HIDDEN | {ErrorCode.STATE_CONFLICT},
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/queues",
+        name="listQueues",
+        summary="List the queues that the credential is bound to.",
+        permission=None,
+        handler=list_queues,
+        response=QueuePage,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/subscriptions",
+        name="createSubscription",
+        summary="Subscribe to a queue's events from now on, once for the operation key.",
+        permission=Permission.EVENTS_MANAGE,
+        handler=create_subscription,
+        request=CreateSubscription,
+        response=Subscription,
+        keyed=True,
+        creates=True,
+        errors=_HIDDEN | {ErrorCode.RESOURCE_EXHAUSTED},
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/subscriptions",
+        name="listSubscriptions",
+        summary="List the application's subscriptions on the credential's queue, oldest first.",
+        permission=Permission.EVENTS_READ,
+        handler=list_subscriptions,
+        response=SubscriptionPage,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/subscriptions/{subscription_id}",
+        name="getSubscription",
+        summary="Read a subscription.",
+        permission=Permission.EVENTS_READ,
+        handler=get_subscription,
+        response=Subscription,
+        errors=_HIDDEN,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/subscriptions/{subscription_id}/pause",
+        name="pauseSubscription",
+        summary="Stop handing out deliveries; they go on collecting.",
+        permission=Permission.EVENTS_MANAGE,
+        handler=pause_subscription,
+        request=PauseSubscription,
+        response=Subscription,
+        errors=_HIDDEN,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/subscriptions/{subscription_id}/resume",
+        name="resumeSubscription",
+        summary="Hand out deliveries again.",
+        permission=Permission.EVENTS_MANAGE,
+        handler=resume_subscription,
+        request=ResumeSubscription,
+        response=Subscription,
+        errors=_HIDDEN,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/subscriptions/{subscription_id}/deliveries",
+        name="listDeliveries",
+        summary="List a subscription's deliveries, oldest first.",
+        permission=Permission.EVENTS_READ,
+        handler=list_deliveries,
+        response=DeliveryPage,
+        query=_PAGING,
+        errors=_HIDDEN,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/deliveries/{delivery_id}/grant",
+        name="grantAttempts",
+        summary="Give a delivery more attempts, once for the operation key; an EXPIRED one is handed out again.",
+        permission=Permission.EVENTS_MANAGE,
+        handler=grant_attempts,
+        request=GrantAttempts,
+        response=Delivery,
+        keyed=True,
+        errors=_HIDDEN | {ErrorCode.STATE_CONFLICT},
+    ),
+)
+"""Every operation there is."""
