@@ -92,6 +92,10 @@ class Bench:
         """A new store over a new lane."""
         return kind(self.lane(dsn, times=times), consumer_name=consumer_name, queue_id=queue_id)
 
+    def store_over(self, lane: Lane) -> Store:
+        """A new store over this lane."""
+        return Store(lane, consumer_name=NAME, queue_id=QUEUE)
+
     def sql(self, text: str, *values: Any) -> list[dict[str, Any]]:
         """Rows of a statement run by the administrator on a connection of its own, committed at once."""
         with admin_cursor(self.dsns.admin) as cursor:
