@@ -39,7 +39,7 @@ def engine_version(environ: Mapping[str, str]) -> str:
         from testcontainers.core.docker_client import get_docker_host  # noqa: PLC0415
     except ImportError as error:
         raise SandboxError("testcontainers (the sandbox extra) is not installed") from error
-    address = get_docker_host() or _DEFAULT_ADDRESS
+    address = environ.get("DOCKER_HOST") or get_docker_host() or _DEFAULT_ADDRESS
     try:
         _dial(address)
         client = docker.from_env(

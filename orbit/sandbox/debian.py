@@ -8,6 +8,7 @@ its libraries are newer than the machine's. The host is the mirror that the mach
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from orbit.sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 PACKAGE = "mysql-server-core"
 SUITE = "sid"
@@ -50,9 +51,10 @@ class AptFacts:
         return None
 
 
-def read_facts() -> AptFacts:
+def read_facts(environ: Mapping[str, str]) -> AptFacts:
     """Look at the machine's apt; downloads nothing."""
-    missing = tuple(name for name in ("apt-get", "dpkg", "dpkg-deb") if shutil.which(name) is None)
+    places = environ.get("PATH", os.defpath)
+    missing = tuple(name for name in ("apt-get", "dpkg", "dpkg-deb") if shutil.which(name, path=places) is None)
     if missing:
         return AptFacts(missing, None, "", ())
     keyring = next((path for name in _KEYRINGS if (path := _KEYRING_FOLDER / name).is_file()), None)
@@ -78,7 +80,9 @@ def pick_mirrors(index_targets: str, update_uris: str) -> tuple[str, ...]:
 
 def install(folder: Path, facts: AptFacts, on_progress: Callable[[str], None]) -> None:
     """Fill an empty folder with the program and its libraries; SandboxError when no mirror gives it."""
-    assert facts.keyring is not None, "obstacle() was asked first"
+    obstacle = facts.obstacle()
+    if obstacle is not None or facts.keyring is None:
+        raise SandboxError(obstacle or "no keyring")
     on_progress(f"downloading {PACKAGE} of Debian {SUITE} (about 60 MB, once)")
     failures = []
     for mirror in facts.mirrors:
@@ -125,6 +129,7 @@ APT::Architecture "{architecture}";
 APT::Architectures {{ "{architecture}"; }};
 APT::Sandbox::User "root";
 Acquire::Languages "none";
+APT::Update::Error-Mode "any";
 Acquire::Retries "3";
 Dir::Etc::sourcelist "{work}/sources.list";
 Dir::Etc::sourceparts "/dev/null";

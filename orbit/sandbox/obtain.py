@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from orbit.sandbox.server import Control
 
 _DEBIAN = "programs/debian"
-_SBIN = "/usr/local/sbin:/usr/sbin"
 
 
 def mysql_server(
@@ -56,7 +55,6 @@ class _Obtain:
         self._environ = environ
         self._on_progress = on_progress
         self._cache = Cache(cache_root(environ))
-        self._apt: debian.AptFacts | None = None
 
     def findings(self, *, own: bool) -> dict[Way, Finding]:
         """Look at each way; starts and downloads nothing."""
@@ -90,8 +88,7 @@ class _Obtain:
                 return _started(way, mysqld.MysqldProcess(self._debian_program(), self._cache))
 
     def _path_program(self) -> mysqld.MysqldProgram:
-        # A user's PATH on Debian leaves out the folders where a distribution puts mysqld.
-        found = shutil.which("mysqld", path=f"{self._environ.get('PATH', os.defpath)}:{_SBIN}")
+        found = shutil.which("mysqld", path=self._environ.get("PATH", os.defpath))
         if found is None:
             raise SandboxError("there is none")
         return mysqld.identify((found,))
@@ -99,8 +96,7 @@ class _Obtain:
     def _look_at_apt(self) -> Finding:
         if self._cache.kept(_DEBIAN) is not None:
             return Finding(usable=True, says="downloaded before")
-        self._apt = debian.read_facts()
-        obstacle = self._apt.obstacle()
+        obstacle = debian.read_facts(self._environ).obstacle()
         return Finding(usable=obstacle is None, says=obstacle or "apt can be asked")
 
     def _debian_program(self) -> mysqld.MysqldProgram:
@@ -109,7 +105,7 @@ class _Obtain:
         return mysqld.identify(command, options)
 
     def _install(self, folder: Path) -> None:
-        debian.install(folder, self._apt or debian.read_facts(), self._on_progress)
+        debian.install(folder, debian.read_facts(self._environ), self._on_progress)
 
 
 def _look(at: Callable[[], str]) -> Finding:

@@ -50,9 +50,7 @@ def test_the_number_in_front_of_mariadbs_greeting_is_not_taken_for_its_version()
         ("mariadbd  Ver 11.8.3-MariaDB-0+deb13u1 for debian-linux-gnu on aarch64\n", (11, 8, 3), True),
     ],
 )
-def test_the_program_is_known_by_what_stands_after_ver(
-    output: str, number: tuple[int, int, int], mariadb: bool
-) -> None:
+def test_a_program_is_known_by_what_follows_ver(output: str, number: tuple[int, int, int], mariadb: bool) -> None:
     version = parse_program_version(output)
 
     assert (version.number, version.mariadb) == (number, mariadb)
