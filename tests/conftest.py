@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from orbit.mysql.dsn import DSN
 
+# The fixtures node, credentials and api.
+pytest_plugins = ("tests.support.platform",)
+
 _WAY = pytest.StashKey[str]()
 
 

@@ -106,8 +106,8 @@ class SubmitTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"SubmitTask(queue_id={self.queue_id!r}, handler={self.handler!r}, payload=…)"
 
 
-class Task(Struct, frozen=True, kw_only=True):
-    """A task as the platform has it. Absent means not applicable; `effect_uncertain` is omitted when false."""
+class Task(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task as the platform has it. Absent means not applicable, a false `effect_uncertain` or priority 0."""
 
     task_id: Id
     queue_id: Id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -47,7 +46,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Orbit",
-            "version": version("result-inbox"),
+            "version": "1",
             "description": "Tasks, their events, and the deliveries of these to subscribers.",
         },
         "paths": paths,
