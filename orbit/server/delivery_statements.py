@@ -33,6 +33,10 @@ def _state(state: DeliveryState) -> Any:
     return literal_column(f"'{state.value}'")
 
 
+# These read few rows in an index's order. Where most of the table is one subscription's, MySQL would rather start on
+# the primary key, and then read past rows of others.
+_BY_CLAIM: Final = "FORCE INDEX (ix_deliveries_claim)"
+
 # Claiming.
 LOCK_SUBSCRIPTION: Final = compile_statement(
     select(subscriptions.c.enabled, subscriptions.c.window_size)
@@ -56,6 +60,7 @@ def _candidates(kind: str, in_window: int) -> Select[Any]:
             _D.in_window == literal_column(str(in_window)),
             _D.state == _state(DeliveryState.PENDING),
         )
+        .with_hint(deliveries, _BY_CLAIM, "mysql")
         .order_by(_D.delivery_no)
         .limit(bindparam("room"))
         .with_for_update(skip_locked=True)
@@ -66,9 +71,9 @@ CLAIMABLE: Final = compile_statement(
     union_all(
         _candidates(TRIED, 1),
         _candidates(UNTRIED, 0),
-        select(literal_column(f"'{IN_WINDOW}'"), func.count()).where(
-            _D.subscription_id == bindparam("subscription_id"), _D.in_window == literal_column("1")
-        ),
+        select(literal_column(f"'{IN_WINDOW}'"), func.count())
+        .with_hint(deliveries, _BY_CLAIM, "mysql")
+        .where(_D.subscription_id == bindparam("subscription_id"), _D.in_window == literal_column("1")),
     )
 )
 """Rows (kind, number): the oldest pending deliveries of both kinds, locked, and one row with the window's count. All
@@ -160,6 +165,7 @@ GIVE_BACK: Final = compile_statement(
 LEASE_OVER: Final = compile_statement(
     select(_D.delivery_no, _D.subscription_id, _D.attempts, _D.attempt_budget)
     .where(_D.state == _state(DeliveryState.LEASED), _D.lease_until <= NOW)
+    .with_hint(deliveries, "FORCE INDEX (ix_deliveries_lease)", "mysql")
     .order_by(_D.lease_until)
     .limit(bindparam("batch"))
     .with_for_update(skip_locked=True)
@@ -215,6 +221,14 @@ _GROUPS: Final = (
 )
 
 
+PLACE: Final = compile_statement(
+    select(_D.delivery_no).where(
+        _D.delivery_id == bindparam("delivery_id"), _D.subscription_id == bindparam("subscription_id")
+    )
+)
+CLOCK: Final = compile_statement(select(NOW))
+
+
 def _page() -> Statement:
     """Merge the groups instead of sorting a subscription's whole history: each reads at most a page from its index."""
     parts = [
@@ -225,6 +239,7 @@ def _page() -> Statement:
             _D.state == _state(state),
             _D.delivery_no > bindparam("after"),
         )
+        .with_hint(deliveries, _BY_CLAIM, "mysql")
         .order_by(_D.delivery_no)
         .limit(bindparam("page"))
         for in_window, state in _GROUPS

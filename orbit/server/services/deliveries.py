@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Raw
 
 from orbit.protocol import http_v1, strict_json
+from orbit.protocol.errors import InvalidValue
 from orbit.protocol.events_v1 import Ack, Delivery, Proof, Release, Verdicts
 from orbit.protocol.http_v1 import DeliveryState
-from orbit.protocol.values import Secret, format_time, parse_counter
+from orbit.protocol.values import Secret, format_time
 from orbit.server import delivery_statements as sql
 from orbit.server.decide import delivery as decide
 from orbit.server.decide.delivery import Facts, Ruling
-from orbit.server.services.access import Caller, Permission, not_found, reach, require
+from orbit.server.services.access import Caller, not_found, reach
 from orbit.server.services.operations import Operation, once
 from orbit.server.services.subscriptions import load
 from orbit.server.wake import subscription_key
@@ -31,6 +34,25 @@ if TYPE_CHECKING:
     from orbit.server.parts import Platform
 
 _MICROSECONDS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A subscription that its owner may consume, and the database's clock."""
+
+    queue_id: str
+    now: datetime
+
+
+async def open_subscription(platform: Platform, caller: Caller, subscription_id: str) -> Opened:
+    """Check that the caller may consume a subscription. Raises ApiError NOT_FOUND or PERMISSION_DENIED otherwise."""
+
+    async def work(tx: Transaction) -> Opened:
+        subscription = await load(tx, caller, subscription_id)
+        ((now,),) = await tx.fetch(sql.CLOCK)
+        return Opened(subscription.queue_id, now.replace(tzinfo=UTC))
+
+    return await platform.pool.read(work, budget_s=platform.limits.transaction_s)
 
 
 async def claim(platform: Platform, subscription_id: str, room: int) -> list[Delivery]:
@@ -78,8 +100,8 @@ async def _lease(tx: Transaction, numbers: Sequence[int], lease_s: float) -> lis
             proof=Proof(delivery_id=delivery_id, epoch=epoch, lease_secret=secrets[number]),
             attempt=attempts,
             attempt_budget=budget,
-            lease_until=lease_until,
-            server_time=now,
+            lease_until=lease_until.replace(tzinfo=UTC),
+            server_time=now.replace(tzinfo=UTC),
             event=Raw(event.encode()),
         )
         for number, delivery_id, epoch, attempts, budget, lease_until, now, event in await tx.fetch(
@@ -139,10 +161,10 @@ async def grant(
 ) -> http_v1.Delivery:
     """Add attempts to a delivery's budget once for the key; gives the delivery as it is now.
 
-    Raises ApiError (PERMISSION_DENIED, NOT_FOUND, STATE_CONFLICT once it is acknowledged, IDEMPOTENCY_CONFLICT) and
-    what `operations.once` raises; cancelling leaves the outcome to the next call with the same key.
+    The caller's permission has been checked. Raises ApiError (NOT_FOUND, PERMISSION_DENIED, STATE_CONFLICT once it is
+    acknowledged, IDEMPOTENCY_CONFLICT) and what `operations.once` raises; cancelling leaves the outcome to the next
+    call with the same key.
     """
-    require(caller, Permission.EVENTS_MANAGE)
     operation = Operation(
         caller=caller,
         kind="deliveries.grant",
@@ -176,21 +198,24 @@ async def list_page(
 ) -> http_v1.DeliveryPage:
     """List a subscription's deliveries, oldest first, `limit` a page; `after` is the `next` of the page before.
 
-    Raises ApiError (PERMISSION_DENIED, NOT_FOUND), InvalidValue for a cursor that never was one. Safe to cancel.
+    The caller's permission has been checked. Raises ApiError NOT_FOUND or PERMISSION_DENIED, InvalidValue for a cursor
+    that names no delivery of the subscription. Safe to cancel.
     """
-    require(caller, Permission.EVENTS_READ)
-    start = 0 if after is None else parse_counter(after, "after")
 
     async def work(tx: Transaction) -> list[tuple[Any, ...]]:
         await load(tx, caller, subscription_id)
+        start = 0
+        if after is not None:
+            place = {"delivery_id": after, "subscription_id": subscription_id}
+            found = await tx.fetch_one(sql.PLACE, place)
+            if found is None:
+                raise InvalidValue("after", "must be the next of a page of this subscription")
+            start = found[0]
         return await tx.fetch(sql.PAGE, {"subscription_id": subscription_id, "after": start, "page": limit + 1})
 
     rows = await platform.pool.read(work, budget_s=platform.limits.transaction_s)
-    page = rows[:limit]
-    return http_v1.DeliveryPage(
-        deliveries=[_shown(row) for row in page],
-        next=str(page[-1][0]) if len(rows) > limit else UNSET,
-    )
+    deliveries = [_shown(row) for row in rows[:limit]]
+    return http_v1.DeliveryPage(deliveries=deliveries, next=deliveries[-1].delivery_id if len(rows) > limit else UNSET)
 
 
 def _shown(row: tuple[Any, ...]) -> http_v1.Delivery:
