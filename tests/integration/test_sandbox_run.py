@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MARK = "ORBIT_TEST_MARK"
+CHECKOUT = Path(__file__).parents[2]
 ORBIT_SANDBOX = (sys.executable, "-c", "from orbit.sandbox.cli import main; main()")
 
 
@@ -49,6 +50,7 @@ class Runs:
             "HOME": str(folder / "home"),
             "TMPDIR": str(folder / "tmp"),
             "ORBIT_SANDBOX_CACHE": str(folder / "cache"),
+            "PYTHONPATH": str(CHECKOUT),
             MARK: self.mark,
         }
 
@@ -56,15 +58,16 @@ class Runs:
         """Start `orbit-sandbox run` in a session of its own, on the terminal if one is given."""
         # setsid(1) becomes the command when it leads no process group, so the process id stays.
         session = () if terminal is None else ("setsid", "--ctty")
-        process = subprocess.Popen(
-            [*session, *ORBIT_SANDBOX, "run", *(("--", *command) if command else ())],
-            env=self.environ,
-            cwd=self.folder / "here",
-            stdin=subprocess.DEVNULL if terminal is None else terminal,
-            stdout=subprocess.PIPE,
-            stderr=(self.folder / "stderr").open("wb"),
-            start_new_session=terminal is None,
-        )
+        with (self.folder / "stderr").open("wb") as stderr:
+            process = subprocess.Popen(
+                [*session, *ORBIT_SANDBOX, "run", *(("--", *command) if command else ())],
+                env=self.environ,
+                cwd=self.folder / "here",
+                stdin=subprocess.DEVNULL if terminal is None else terminal,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=terminal is None,
+            )
         self.started.append(process)
         return process
 
@@ -154,13 +157,14 @@ def test_the_command_gets_the_three_variables_and_its_exit_code_counts(runs: Run
 
 
 def test_the_receivers_account_may_create_read_and_write_in_its_own_database_and_no_more(runs: Runs) -> None:
-    process = runs.start("sh", "-c", 'echo "$ORBIT_RECEIVER_DSN"; read wait < here; exit 0')
-    os.mkfifo(runs.folder / "here" / "here")
+    gate = runs.folder / "here" / "gate"
+    os.mkfifo(gate)
+    process = runs.start("sh", "-c", 'echo "$ORBIT_RECEIVER_DSN"; read word < gate; exit 0')
     dsn = DSN.parse(line(process))
     with admin_cursor(dsn) as cursor:
         cursor.execute("SHOW GRANTS")
         grants = [row[0] for row in cursor.fetchall()]
-    (runs.folder / "here" / "here").write_text("done\n")
+    gate.write_text("go\n")
 
     assert rest(process)[0] == 0
     assert grants == [
@@ -285,13 +289,14 @@ def test_a_grandchild_whose_shell_is_ended_by_the_signal_may_still_finish(runs: 
 
 def test_what_a_command_leaves_running_is_ended_also_when_it_ran_away_and_ignores_sigterm(runs: Runs) -> None:
     runaway = "trap '' TERM; echo up; exec sleep 600"
-    process = runs.start("sh", "-c", f'setsid sh -c "{runaway}" & read up < up; exit 0')
-    os.mkfifo(runs.folder / "here" / "up")
+    gate = runs.folder / "here" / "gate"
+    os.mkfifo(gate)
+    process = runs.start("sh", "-c", f'setsid sh -c "{runaway}" & read word < gate; exit 0')
     assert line(process) == "up"
-    (runs.folder / "here" / "up").write_text("up\n")
+    gate.write_text("go\n")
 
     assert rest(process) == (0, "")
-    (runs.folder / "here" / "up").unlink()
+    gate.unlink()
     runs.nothing_is_left()
 
 
