@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from orbit.mysql.errors import DatabaseError
 from orbit.protocol.errors import ApiError, ErrorCode
@@ -25,6 +25,7 @@ from orbit.server.web.endpoint import Endpoint, answer
 from orbit.server.web.errors import error_response, json_response
 from orbit.server.web.openapi import document
 from orbit.server.web.routes import ENDPOINTS
+from orbit.server.web.socket import events_socket
 
 if TYPE_CHECKING:
     from orbit.server.parts import Platform
@@ -42,6 +43,7 @@ def create_app(platform: Platform) -> Starlette:
     app = Starlette(
         routes=[
             *_operations(),
+            WebSocketRoute("/v1/events", events_socket),
             Route("/openapi.json", _constant(json.dumps(document(ENDPOINTS)).encode())),
             Route("/livez", _constant(b'{"status":"ok"}')),
             Route("/readyz", ready),
