@@ -19,6 +19,9 @@ CALL_S: Final = 5.0
 CALL_MIN_S: Final = 0.5
 """With less time than this left a try is not worth a round trip to a busy server."""
 
+PROBE_FIRST_S: Final = 2.0
+PROBE_LONGEST_S: Final = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class Again:
@@ -85,7 +88,7 @@ def after(
         return GiveUp()
     if tries >= rule.tries:
         return rule.then
-    delay_s = min(rule.longest_s, rule.first_s * 2 ** min(tries - 1, 16)) * (0.5 + jitter / 2)
+    delay_s = min(rule.longest_s, rule.first_s * float(2 ** min(tries - 1, 16))) * (0.5 + jitter / 2)
     if delay_s + CALL_MIN_S > min(budget_left_s, lease_left_s):
         return GiveUp()
     return Again(delay_s)
@@ -94,3 +97,8 @@ def after(
 def call_budget(*, budget_left_s: float, lease_left_s: float) -> float:
     """The seconds that the next try may take: at most 5, and never past the lease or the caller's limit."""
     return min(CALL_S, budget_left_s, lease_left_s)
+
+
+def probe_delay(failures: int, *, jitter: float) -> float:
+    """The seconds before the next probe of a database that could not be used: 2 doubling to 30, upper half spread."""
+    return min(PROBE_LONGEST_S, PROBE_FIRST_S * float(2 ** min(failures, 16))) * (0.5 + jitter / 2)

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from orbit.mysql.errors import CommitUnconfirmed, DuplicateKey, Kind, NotCommitted, Stage
+from orbit.protocol.values import new_id
 from orbit.runtime.logs import get_logger
 from receiver.outcome import Applied, EventConflict, VersionConflict
 from receiver.policy import CALL_S
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 ROUNDS: Final = 3
 """How often one call starts again because the row that it met was gone when it looked."""
+
+_REHEARSAL: Final = "rehearsal-"
+"""Starts what no identifier can start with: those are hexadecimal digits."""
 
 _log: Final = get_logger(__name__)
 
@@ -71,6 +75,25 @@ class Store:
                     raise EventConflict(event.event_id, sha256, event.sha256)
                 return Applied(applied=bool(applied), duplicate=True)
         raise NotCommitted(None, Kind.RETRY, Stage.WORKING, "the recorded row vanished each time")
+
+    async def rehearse(self, *, budget_s: float = CALL_S) -> None:
+        """Run every statement of the transaction with values that no event can have, and roll it back.
+
+        Raises NotCommitted when anything that an event needs is missing: the connection, the tables, a privilege,
+        writes. Safe to cancel.
+        """
+        event_id = _REHEARSAL + new_id()[len(_REHEARSAL) :]
+        scope = {"consumer_name": self._consumer_name, "queue_id": self._queue_id}
+        identity = {**scope, "event_id": event_id}
+
+        async def work(transaction: Transaction) -> None:
+            await transaction.execute(INSERT_INBOX, {**identity, "event": "", "event_sha256": ""})
+            row = {"task_id": event_id, "last_event_id": event_id, "state": ""}
+            await transaction.execute(UPSERT_VIEW, {**scope, **row, "task_version": 1, "result": None})
+            await transaction.execute(MARK_STALE, identity)
+            await transaction.fetch_one(SELECT_RECORDED, identity)
+
+        await self._lane.read(work, budget_s=budget_s)
 
     async def _record(self, record: Record, deadline: float) -> Verdict | None:
         """Run the transaction; None when the inbox has the event already."""
