@@ -70,7 +70,8 @@ async def _run(target: Target, variable: str, fault: Fault, command: tuple[str, 
             code = await _child(command, environment)
     except UnfiredFault:
         _say(
-            f"{fault.name} was armed and never fired: fewer than {fault.nth} matching COMMITs passed. This run proves nothing."
+            f"{fault.name} was armed and never fired, for fewer than {fault.nth} matching COMMITs passed:"
+            " this run proves nothing"
         )
         return 1
     except UnrecognisedTraffic as error:

@@ -31,10 +31,11 @@ class Statements:
     effects: tuple[Effect, ...]
 
 
+# The version of an executable comment has six digits only when a blank follows them; tried on MySQL 9.7.
 _TOKEN: Final = re.compile(
     rb"""
       (?P<comment> \#[^\n]*+ | --(?=[\x00-\x20]|\Z)[^\n]*+ )
-    | (?P<opener> /\*! (?P<version>[0-9]{5,6})? )
+    | (?P<opener> /\*! (?P<version>[0-9]{6}(?=[\t-\r\x20])|[0-9]{5})? )
     | (?P<block> /\*(?!!)(?:.*?\*/|.*\Z) )
     | (?P<string> '(?:[^'\\]++|\\.|'')*+(?:'|\Z) | "(?:[^"\\]++|\\.|"")*+(?:"|\Z) )
     | (?P<identifier> `(?:[^`]++|``)*+(?:`|\Z) )
