@@ -39,6 +39,25 @@ def inserting(*ids: str) -> Callable[[Transaction], Awaitable[None]]:
     return work
 
 
+def stopping_at(gate: Gate) -> Callable[[Transaction], Awaitable[None]]:
+    """A work that does nothing but stop at this gate."""
+
+    async def work(_: Transaction) -> None:
+        await gate.stop()
+
+    return work
+
+
+def holding(row: str, gate: Gate) -> Callable[[Transaction], Awaitable[None]]:
+    """A work that changes this row and keeps its lock until the gate opens."""
+
+    async def work(transaction: Transaction) -> None:
+        await transaction.execute(BUMP, {"id": row})
+        await gate.stop()
+
+    return work
+
+
 class Gate:
     """Lets the work of a lane stop at a place and tells the test that it is there."""
 
