@@ -54,13 +54,13 @@ class UnknownSchema(Exception):
 @cache
 def head_revision() -> str:
     """The revision that this version of the server needs."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
     assert head is not None
     return head
 
 
-def migrate(dsn: DSN | str, *, lock_timeout_s: int = LOCK_TIMEOUT_S) -> None:
-    """Run the revisions that the database lacks; running it again is always safe.
+def migrate(dsn: DSN | str, *, revision: str = "head", lock_timeout_s: int = LOCK_TIMEOUT_S) -> None:
+    """Run the revisions that the database lacks, up to `revision`; running it again is always safe.
 
     Needs the privileges CREATE, ALTER, INDEX, and SELECT, INSERT, UPDATE, DELETE on Alembic's own table. Raises
     MigrationError when the database cannot be reached or does not obey, when another run holds the lock for longer
@@ -71,9 +71,9 @@ def migrate(dsn: DSN | str, *, lock_timeout_s: int = LOCK_TIMEOUT_S) -> None:
     try:
         with engine.connect() as connection:
             _lock(connection, target, lock_timeout_s)
-            config = _config()
+            config = alembic_config()
             config.attributes["connection"] = connection
-            upgrade(config, "head")
+            upgrade(config, revision)
             connection.commit()
     except CommandError:
         # Alembic knows no way from the recorded revision to the head: it is not in this version's line.
@@ -106,7 +106,8 @@ async def check_schema(pool: LanePool) -> None:
         )
 
 
-def _config() -> Config:
+def alembic_config() -> Config:
+    """Alembic's configuration: the revisions that are shipped with this package."""
     config = Config()
     config.set_main_option("script_location", str(resources.files("orbit.server") / "migrations"))
     config.set_main_option("path_separator", "os")
@@ -135,11 +136,14 @@ def _connect(dsn: DSN) -> pymysql.Connection[pymysql.cursors.Cursor]:
     raise AssertionError("a DSN has at least one host")
 
 
+def lock_name(dsn: DSN) -> str:
+    """The name of the lock: lock names are the server's, not the database's, and hold 64 characters."""
+    return f"orbit-migrate-{hashlib.sha256((dsn.database or '').encode()).hexdigest()[:32]}"
+
+
 def _lock(connection: Connection, dsn: DSN, timeout_s: int) -> None:
     """Take the lock of this database's migrations; the end of the connection gives it back."""
-    # Lock names are the server's, not the database's, and hold 64 characters.
-    name = f"orbit-migrate-{hashlib.sha256((dsn.database or '').encode()).hexdigest()[:32]}"
-    if connection.scalar(_LOCK, {"name": name, "seconds": timeout_s}) != 1:
+    if connection.scalar(_LOCK, {"name": lock_name(dsn), "seconds": timeout_s}) != 1:
         raise MigrationError("another migration of this database is still running")
 
 

@@ -59,7 +59,7 @@ async def test_a_submitted_task_is_frozen_as_asked_with_the_defaults_filled_in(a
 
 
 async def test_every_field_of_a_submit_comes_back(api: Api) -> None:
-    given = {
+    given: dict[str, Any] = {
         "recovery_safety": "IDEMPOTENT",
         "task_timeout_ms": 60_000,
         "latest_start_at": "2030-02-28T23:59:59.120000Z",
@@ -206,8 +206,8 @@ async def test_a_key_counts_for_one_namespace_and_application(
 ) -> None:
     mine = (await api.submit("order-1")).json()["task"]["task_id"]
     names = {"namespace": credentials["namespace"], "application": credentials["application"]}
-    for kept in names:
-        other = await fresh_credentials(platform_dsn, **{kept: names[kept]})
+    for kept, name in names.items():
+        other = await fresh_credentials(platform_dsn, **{kept: name})
         async with Api(node.base_url, other) as stranger:
             answer = await stranger.submit("order-1")
             assert answer.status_code == 201
