@@ -157,8 +157,7 @@ class Book:
         self._count(received=1)
         if held is not None:
             self._count(superseded=1)
-            old = held.lease.proof
-            self._unsent.pop((old.delivery_id, old.epoch), None)
+            self._withdraw(held.lease.proof)
             held.lease, held.session = lease, self.session
             if held.stage is Stage.FINISHED:
                 self._owe(Report(lease.proof))
@@ -223,19 +222,23 @@ class Book:
             self._sent[report.key] = self._unsent.pop(report.key)
         return batch
 
-    def settle(self, verdicts: Sequence[Verdict]) -> None:
-        """Enter the verdicts on reports that were sent."""
+    def settle(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Enter the verdicts on reports that were sent; return those that refuse what still mattered."""
+        refused = []
         for verdict in verdicts:
-            key = verdict.delivery_id, verdict.epoch
-            report = self._sent.pop(key, None)
-            if report is not None and report.started is None:
+            report = self._sent.pop((verdict.delivery_id, verdict.epoch), None)
+            if report is None:
+                continue
+            if report.started is None:
                 self._settle_ack(verdict)
+            if verdict.disposition is Disposition.REFUSED:
+                refused.append(verdict)
+        return refused
 
     def lost(self) -> None:
         """The connection is gone: what has no verdict is to be reported again, first, with the same proofs."""
         self.session += 1
-        again = {key: report for key, report in self._sent.items() if not self._is_superseded(report)}
-        self._unsent = {**again, **self._unsent}
+        self._unsent = {**self._sent, **self._unsent}
         self._sent = {}
 
     def reconnected(self) -> None:
@@ -243,25 +246,20 @@ class Book:
         self._count(reconnects=1)
 
     def _settle_ack(self, verdict: Verdict) -> None:
-        held = self._held.get(verdict.delivery_id)
-        if held is None or held.stage is not Stage.FINISHED:
-            return
-        newest = held.lease.proof
+        held = self._held.pop(verdict.delivery_id)
+        assert held.stage is Stage.FINISHED, "an ACK is owed for nothing else, and withdrawn when a new lease comes"
         if verdict.disposition is Disposition.ACKED:
             self._count(acknowledged=1)
-            self._finished.pop(newest.delivery_id, None)
-        elif verdict.epoch == newest.epoch:
-            self._count(refused=1)
-            if verdict.code == ErrorCode.STALE_EPOCH:
-                self._remember(newest.delivery_id)
-        else:
+            self._finished.pop(verdict.delivery_id, None)
             return
-        del self._held[newest.delivery_id]
-        self._unsent.pop((newest.delivery_id, newest.epoch), None)
+        self._count(refused=1)
+        if verdict.code == ErrorCode.STALE_EPOCH:
+            self._remember(verdict.delivery_id)
 
-    def _is_superseded(self, report: Report) -> bool:
-        held = self._held.get(report.proof.delivery_id)
-        return report.started is None and (held is None or held.lease.proof.epoch != report.proof.epoch)
+    def _withdraw(self, proof: Proof) -> None:
+        """Owe nothing more about a lease that a newer one has replaced; a verdict that is under way means nothing."""
+        self._unsent.pop((proof.delivery_id, proof.epoch), None)
+        self._sent.pop((proof.delivery_id, proof.epoch), None)
 
     def _give_back(self, waiting: Sequence[Held]) -> None:
         for held in waiting:

@@ -14,7 +14,7 @@ from orbit.protocol import events_v1
 from orbit.protocol.backoff import reconnect_delay
 from orbit.protocol.errors import InvalidJSON, InvalidValue
 from orbit.protocol.event import Event
-from orbit.protocol.events_v1 import BATCH_MAX, CAPACITY_MAX, Disposition, Hello, Released, Verdict
+from orbit.protocol.events_v1 import BATCH_MAX, CAPACITY_MAX, Hello, Released, Verdict
 from orbit.protocol.limits import Limits
 from orbit.protocol.values import new_id
 from orbit.sdk.book import Book, ConsumerCounts, Lease, Report
@@ -111,6 +111,11 @@ class EventConsumer:
     def counts(self) -> ConsumerCounts:
         """A snapshot of what became of the deliveries so far; exact at every moment."""
         return self._book.counts
+
+    async def until(self, condition: Callable[[ConsumerCounts], bool]) -> ConsumerCounts:
+        """Wait until the counts satisfy `condition` and return them. Waits for ever otherwise; cancelling is safe."""
+        await self._changes.until(lambda: condition(self.counts))
+        return self.counts
 
     def pause(self) -> None:
         """Take nothing more and give back what has not started; running handlers go on. Pausing twice is harmless."""
@@ -263,15 +268,13 @@ class EventConsumer:
                 _log.warning("subscription %s: %s, reporting again", self._subscription_id, error)
             await self._timing.sleep(reconnect_delay(failures, self._timing.jitter()))
             failures += 1
-        for verdict in verdicts:
-            if verdict.disposition is Disposition.REFUSED:
-                _log.warning(
-                    "delivery %s epoch %d: the platform refused the report: %s",
-                    verdict.delivery_id,
-                    verdict.epoch,
-                    verdict.code,
-                )
-        self._book.settle(verdicts)
+        for verdict in self._book.settle(verdicts):
+            _log.warning(
+                "delivery %s epoch %d: the platform refused the report: %s",
+                verdict.delivery_id,
+                verdict.epoch,
+                verdict.code,
+            )
         self._changes.notify()
 
     def _take(self, delivery: events_v1.Delivery, deadline: float) -> None:

@@ -65,21 +65,20 @@ async def supervise(
 async def together(*parts: Coroutine[Any, Any, None]) -> None:
     """Run coroutines until all have ended or one has failed; then the others are cancelled and awaited.
 
-    Raises the first failure itself, not a group. Cancelling cancels them all, and is never lost to a failure that
-    comes at the same moment.
+    Raises the first failure itself, not a group. Cancelling cancels them all. It is not an `asyncio.TaskGroup`, which
+    forgets that it was cancelled when a part fails at the same moment: a session that must end would dial again.
     """
-    failure: BaseException
+    tasks = [asyncio.create_task(part, name="orbit-session") for part in parts]
     try:
-        async with asyncio.TaskGroup() as group:
-            for part in parts:
-                group.create_task(part)
-    except BaseExceptionGroup as errors:
-        failure = errors.exceptions[0]
-        while isinstance(failure, BaseExceptionGroup):  # a part that runs a group of its own
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        failures = {task: task.exception() for task in tasks if not task.cancelled()}
+    for task in tasks:
+        failure = failures.get(task) if task in done else None
+        while isinstance(failure, BaseExceptionGroup):  # of a part that runs a group of its own
             failure = failure.exceptions[0]
-    else:
-        return
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-    raise failure
+        if failure is not None:
+            raise failure
