@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import MutableMapping
 from types import TracebackType
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, TypeAlias
 
 import structlog
 
@@ -23,7 +23,9 @@ FRAMES: Final = 12
 # These report each request at INFO, with its URL; the product's own lines say what happened.
 _QUIET: Final = ("httpx", "httpcore", "websockets", "asyncio", "aiomysql", "alembic")
 
-_Record = MutableMapping[str, Any]
+_FIRST: Final = ("timestamp", "level", "logger", "message")
+
+_Record: TypeAlias = MutableMapping[str, Any]
 
 
 def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, json: bool | None = None) -> None:
@@ -41,7 +43,7 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, json
         _describe_exception,
         _drop_bodies,
     ]
-    renderer: list[Any] = [structlog.processors.EventRenamer("message")]
+    renderer: list[Any] = [structlog.processors.EventRenamer("message"), _lead]
     if as_json:
         renderer.append(structlog.processors.JSONRenderer(ensure_ascii=False))
     else:
@@ -71,6 +73,11 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, json
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """The logger of a module; pass `__name__`. Facts go in as keyword arguments, the message is a fixed phrase."""
     return structlog.stdlib.get_logger(name)
+
+
+def _lead(_logger: Any, _method: str, record: _Record) -> _Record:
+    # What every line has comes first, so that lines can be read in a column.
+    return {name: record.pop(name) for name in _FIRST if name in record} | dict(record)
 
 
 def _drop_bodies(_logger: Any, _method: str, record: _Record) -> _Record:

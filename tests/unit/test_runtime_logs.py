@@ -35,6 +35,7 @@ def test_a_record_is_one_json_object_with_its_facts() -> None:
     configure_logging(stream=stream)
     get_logger("receiver.consume").info("event applied", event_id="ab", task_version=3, duplicate=False)
     (record,) = written(stream)
+    assert list(record)[:4] == ["timestamp", "level", "logger", "message"]
     assert record.pop("timestamp").endswith("Z")
     assert record == {
         "message": "event applied",
