@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from orbit.mysql.pool import LanePool
+from orbit.mysql.times import DEFAULT_TIMES, LaneTimes
 from orbit.protocol.http_v1 import EventType
 from orbit.protocol.limits import Limits
 from orbit.protocol.values import new_id
@@ -47,9 +48,11 @@ class Node:
 
 
 @asynccontextmanager
-async def running_node(dsn: DSN, *, limits: Limits | None = None, lanes: int = 6) -> AsyncIterator[Node]:
+async def running_node(
+    dsn: DSN, *, limits: Limits | None = None, lanes: int = 6, times: LaneTimes = DEFAULT_TIMES
+) -> AsyncIterator[Node]:
     """Run a node over a real socket on a free port of 127.0.0.1 while inside."""
-    platform = Platform(pool=LanePool(dsn, lanes, name="test"), wake=Wake(), limits=limits or Limits())
+    platform = Platform(pool=LanePool(dsn, lanes, times, name="test"), wake=Wake(), limits=limits or Limits())
     app = create_app(platform)
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     node = server(app, "127.0.0.1", 0, platform.limits, url.set_result)

@@ -20,7 +20,7 @@ REQUEST_ID: Final = "X-Request-Id"
 UNKNOWN_OUTCOME: Final = (
     "the outcome is unknown: the database did not confirm it; the same request with the same operation key settles it"
 )
-NOTHING_CHANGED: Final = "the database is not available; nothing was changed, try again"
+NOTHING_CHANGED: Final = "the database is not available or busy; this request changed nothing, try again"
 
 _log = get_logger(__name__)
 
