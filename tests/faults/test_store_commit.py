@@ -11,8 +11,9 @@ import pytest
 from orbit.mysql.errors import CommitUnconfirmed, Kind, NotCommitted
 from orbit.mysql.times import LaneTimes
 from receiver.outcome import Applied
+from tests.support.events import QUEUE, an_event, an_id
 from tests.support.naive import LookingStore
-from tests.support.receiver import NAME, QUEUE, Bench, an_event, an_id, bench
+from tests.support.receiver import NAME, Bench, bench
 from toxiproxy.faults import (
     Armed,
     CutAfterCommit,

@@ -15,8 +15,9 @@ from orbit.sandbox.server import admin_cursor
 from orbit.server import tables as platform_tables
 from receiver.install import InstallRefused, init, refusal
 from receiver.schema import PLATFORM_TABLES, TABLES, ddl, schema_sql
+from tests.support.events import an_event
 from tests.support.mysql import receiver_accounts
-from tests.support.receiver import Bench, an_event, bench
+from tests.support.receiver import Bench, bench
 
 if TYPE_CHECKING:
     from orbit.mysql.dsn import DSN

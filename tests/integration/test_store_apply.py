@@ -14,7 +14,8 @@ from receiver.outcome import Applied, EventConflict, InvalidEvent, VersionConfli
 from receiver.record import Record, record_of
 from receiver.statements import INSERT_INBOX
 from receiver.store import Store
-from tests.support.receiver import NAME, QUEUE, TASK, Bench, an_event, an_id, bench, event_bytes
+from tests.support.events import QUEUE, TASK, an_event, an_id, event_bytes
+from tests.support.receiver import NAME, Bench, bench
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

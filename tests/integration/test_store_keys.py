@@ -10,7 +10,8 @@ from orbit.mysql.statement import Statement
 from receiver import statements
 from receiver.outcome import Applied
 from receiver.record import record_of
-from tests.support.receiver import NAME, QUEUE, Bench, an_event, an_id, bench
+from tests.support.events import QUEUE, an_event, an_id
+from tests.support.receiver import NAME, Bench, bench
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

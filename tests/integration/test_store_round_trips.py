@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from receiver.outcome import Applied, VersionConflict
-from tests.support.receiver import Bench, an_event, bench
+from tests.support.events import an_event
+from tests.support.receiver import Bench, bench
 from toxiproxy.mysql_proxy import MySQLProxy
 
 if TYPE_CHECKING:

@@ -6,15 +6,13 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from orbit.mysql.lane import Lane
 from orbit.mysql.statement import Statement
 from orbit.mysql.times import DEFAULT_TIMES, LaneTimes
-from orbit.protocol.event import Event
 from orbit.sandbox.server import admin_cursor
 from receiver.install import init
 from receiver.store import Store
+from tests.support.events import QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from orbit.mysql.transaction import Transaction
     from tests.support.mysql import ReceiverDSNs
 
-QUEUE = "a" * 32
-TASK = "c" * 32
 NAME = "task-result-view"
 
 _WAITING = """
@@ -33,38 +29,6 @@ _WAITING = """
     JOIN performance_schema.data_locks AS locks ON locks.ENGINE_LOCK_ID = waits.REQUESTING_ENGINE_LOCK_ID
     WHERE locks.OBJECT_SCHEMA = DATABASE()
 """
-_STATES = {
-    "task.succeeded": "SUCCEEDED",
-    "task.failed": "FAILED",
-    "task.cancelled": "CANCELLED",
-    "task.needs_review": "NEEDS_REVIEW",
-}
-
-
-def an_id(number: int, *, kind: str = "e") -> str:
-    """An identifier that a failure message can be read by: a letter and a number."""
-    return kind + f"{number:031x}"
-
-
-def event_bytes(number: int = 1, *, version: int = 1, event_type: str = "task.succeeded", **changes: Any) -> bytes:
-    """The JSON of one event; `result` may be msgspec.Raw, members that are None are left out."""
-    members: dict[str, Any] = {
-        "event_id": an_id(number),
-        "event_type": event_type,
-        "queue_id": QUEUE,
-        "task_id": TASK,
-        "task_version": str(version),
-        "state": _STATES[event_type],
-        "occurred_at": "2026-01-31T08:15:30Z",
-        "error_code": "SOME_CODE" if event_type in {"task.failed", "task.needs_review"} else None,
-        **changes,
-    }
-    return msgspec.json.encode({name: value for name, value in members.items() if value is not None})
-
-
-def an_event(number: int = 1, *, version: int = 1, event_type: str = "task.succeeded", **changes: Any) -> Event:
-    """One event, parsed."""
-    return Event.parse(event_bytes(number, version=version, event_type=event_type, **changes))
 
 
 class Bench:
