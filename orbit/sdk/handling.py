@@ -60,6 +60,7 @@ class Handling:
         self._changed = changed
         self._pause = pause
         self._tasks: set[asyncio.Task[None]] = set()
+        self._deaf: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self) -> None:
@@ -78,13 +79,15 @@ class Handling:
 
     async def cancel(self) -> None:
         """Cancel the running handlers and wait for them, `CANCEL_S` at most: one that goes on is left alone, loudly."""
-        tasks = set(self._tasks)
+        tasks = self._tasks - self._deaf
         for task in tasks:
             task.cancel()
         if tasks:
             _, deaf = await asyncio.wait(tasks, timeout=CANCEL_S)
-            if deaf:
-                _log.error("%d handlers do not end although they were cancelled", len(deaf))
+            for task in deaf:
+                self._deaf.add(task)
+                task.add_done_callback(self._deaf.discard)
+                _log.error("%s does not end although it was cancelled; it is left alone", task.get_name())
 
     def invalid(
         self,

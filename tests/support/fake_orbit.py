@@ -119,6 +119,7 @@ class FakeOrbit:
         self.refuse_upgrades: deque[tuple[int, ErrorCode | None]] = deque()
         self.misdeeds: dict[str, deque[Misdeed]] = {}
         self.close_on_accept: int | None = None
+        self.rewrite: Callable[[bytes], bytes] = lambda data: data
         self.changes = Changes()
         self.connections: list[_Connection] = []
         self._server: Server | None = None
@@ -295,7 +296,7 @@ class _Connection:
             server_time=now,
             event=delivery.event,
         )
-        self.send(self.session.push("event.deliver", body, new_id()))
+        self.send(self.orbit.rewrite(self.session.push("event.deliver", body, new_id())))
 
     def send(self, data: bytes | str) -> None:
         """Send a text message as it is."""
