@@ -103,7 +103,3 @@ async def _stop_when_asked(node: Server, platform: Platform, shutdown: Shutdown)
 
 def _say(url: str) -> None:
     click.echo(f"orbit_listening={url}")
-
-
-if __name__ == "__main__":
-    main()

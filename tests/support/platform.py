@@ -185,9 +185,8 @@ class NodeProcess:
         listen = self.base_url.removeprefix("http://") or "127.0.0.1:0"
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "orbit.server.cli", "serve", "--listen", listen, "--lanes", str(self._lanes)),
-            cwd=ROOT,
-            env={**os.environ, "ORBIT_MYSQL_DSN": self._dsn.render()},
+            *(ROOT / "cmd" / "orbit", "serve", "--listen", listen, "--lanes", str(self._lanes)),
+            env={**os.environ, "PYTHONPATH": str(ROOT), "ORBIT_MYSQL_DSN": self._dsn.render()},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -203,18 +202,19 @@ class NodeProcess:
 
     async def stop(self) -> int:
         """SIGTERM; the exit code."""
-        return await self._end(signal.SIGTERM)
+        return await self.end(signal.SIGTERM)
 
     async def kill(self) -> int:
         """SIGKILL, waited for."""
-        return await self._end(signal.SIGKILL)
+        return await self.end(signal.SIGKILL)
 
     def send(self, which: signal.Signals) -> None:
         """Send a signal and do not wait."""
         assert self._process is not None
         self._process.send_signal(which)
 
-    async def _end(self, which: signal.Signals) -> int:
+    async def end(self, which: signal.Signals) -> int:
+        """Send a signal and wait for the end; the exit code, negative for a signal's own."""
         assert self._process is not None
         assert self._log is not None
         with suppress(ProcessLookupError):
