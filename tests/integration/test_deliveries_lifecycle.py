@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from orbit.mysql.statement import Statement
 from orbit.protocol.errors import ApiError, ErrorCode
 from orbit.protocol.http_v1 import GrantAttempts
 from orbit.protocol.limits import Limits
@@ -15,12 +17,14 @@ from orbit.protocol.values import Secret, new_id
 from orbit.server.services import deliveries
 from orbit.server.sweep import Sweeper
 from orbit.server.wake import subscription_key
-from tests.support.deliveries import Row, Shop, event_text, fresh_platform, open_node, proofs, words
+from tests.support.deliveries import BUDGET_S, Row, Shop, event_text, fresh_platform, open_node, proofs, words
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from orbit.mysql.dsn import DSN
+    from orbit.mysql.transaction import Transaction
+    from orbit.protocol.events_v1 import Verdict
     from orbit.sandbox import MySQLServer
     from orbit.server.parts import Platform
 
@@ -208,6 +212,29 @@ async def test_an_ack_of_an_older_epoch_does_not_count(shop: Shop) -> None:
     assert await states(shop, subscription) == [("LEASED", 2, 2)]
     assert words(await shop.ack(subscription, new.proof)) == ["ACKED"]
     assert words(await shop.ack(subscription, old.proof)) == ["REFUSED STALE_EPOCH"]
+
+
+async def test_an_ack_waits_for_whoever_is_changing_the_delivery_and_judges_what_is_true_then(shop: Shop) -> None:
+    subscription = await shop.subscribe()
+    await shop.submit()
+    (old,) = proofs(await shop.claim(subscription))
+
+    async def give_to_somebody_else(tx: Transaction) -> asyncio.Task[list[Verdict]]:
+        await tx.execute(
+            Statement(
+                "UPDATE deliveries SET epoch = 2, attempts = 2, lease_secret_sha256 = REPEAT('0', 64)"
+                f" WHERE delivery_id = '{old.delivery_id}'"
+            )
+        )
+        acking = asyncio.create_task(shop.ack(subscription, old))
+        # Not for the outcome: it gives an ACK that does not wait the time to go wrong.
+        await asyncio.wait((acking,), timeout=0.2)
+        return acking
+
+    acking = await shop.platform.pool.run(give_to_somebody_else, budget_s=BUDGET_S)
+
+    assert words(await acking) == ["REFUSED STALE_EPOCH"]
+    assert await states(shop, subscription) == [("LEASED", 2, 2)]
 
 
 async def test_one_bad_proof_in_a_list_does_not_spoil_its_neighbours(shop: Shop) -> None:

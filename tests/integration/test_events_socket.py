@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from orbit.protocol.events_v1 import Ack, Capacity, Proof
+from orbit.protocol.events_v1 import Ack, Capacity, Hello, Proof
 from orbit.protocol.limits import Limits
+from orbit.protocol.session import Requested
 from orbit.protocol.values import Secret, new_id
-from tests.support.events_client import DEADLINE_S, EventsClient, Refusal, socket
+from orbit.server.services.access import authenticate
+from orbit.server.web.consumer import Consumer
+from tests.support.events_client import DEADLINE_S, EventsClient, Refusal, event_of, socket
 from tests.support.platform import Api, Node, fresh_credentials, running_node
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
     from websockets.asyncio.client import ClientConnection
 
@@ -33,12 +38,17 @@ class Scene:
         self.token: str = credentials["token"]
         self.subscription_id = subscription_id
 
-    def consumer(self) -> Any:
+    def consumer(self) -> AbstractAsyncContextManager[EventsClient]:
         """A greeted consumer."""
         return EventsClient.open(self.node.base_url, self.token, self.subscription_id)
 
     async def submit(self, count: int) -> list[str]:
         return [(await self.api.submit()).json()["task"]["task_id"] for _ in range(count)]
+
+    async def look(self, consumer: EventsClient, capacity: int) -> None:
+        """Make the node look for deliveries at this capacity: the second answer waits for what the first started."""
+        await consumer.capacity(capacity)
+        await consumer.capacity(capacity)
 
     async def deliveries(self) -> list[tuple[str, int]]:
         """State and attempts of each delivery, oldest first."""
@@ -49,6 +59,13 @@ class Scene:
 async def scene_on(node: Node, credentials: dict[str, Any], api: Api, **given: Any) -> Scene:
     made = await api.subscribe(event_types=["task.submitted"], **given)
     return Scene(node, api, credentials, made.json()["subscription_id"])
+
+
+@pytest.fixture(scope="module")
+async def node(platform_dsn: DSN) -> AsyncIterator[Node]:
+    """A node that hardly ever looks by itself: what happens in time happens because somebody was woken."""
+    async with running_node(platform_dsn, limits=Limits(node_poll_s=60)) as running:
+        yield running
 
 
 @pytest.fixture
@@ -62,8 +79,8 @@ async def test_deliveries_come_with_the_frozen_event_and_an_ack_ends_them(scene:
         await consumer.capacity(5)
         first, second = await consumer.delivery(), await consumer.delivery()
 
-        assert [one.event["task_id"] for one in (first, second)] == tasks
-        assert first.event["event_type"] == "task.submitted"
+        assert [event_of(one)["task_id"] for one in (first, second)] == tasks
+        assert event_of(first)["event_type"] == "task.submitted"
         assert (first.attempt, first.attempt_budget, first.proof.epoch) == (1, 10, 1)
         verdicts = await consumer.ack(first.proof, second.proof)
 
@@ -76,7 +93,7 @@ async def test_an_event_that_is_committed_while_a_consumer_waits_is_pushed(scene
         await consumer.capacity(1)
         (task,) = await scene.submit(1)
 
-        assert (await consumer.delivery()).event["task_id"] == task
+        assert event_of(await consumer.delivery())["task_id"] == task
 
 
 async def test_nothing_is_pushed_before_a_capacity_and_never_more_than_it(scene: Scene) -> None:
@@ -87,8 +104,7 @@ async def test_nothing_is_pushed_before_a_capacity_and_never_more_than_it(scene:
         await consumer.capacity(2)
         held = [await consumer.delivery(), await consumer.delivery()]
 
-        # Announcing the same again makes the server look again, and answer after it has.
-        await consumer.capacity(2)
+        await scene.look(consumer, 2)
         assert await scene.deliveries() == [("LEASED", 1), ("LEASED", 1), ("PENDING", 0)]
         await consumer.ack(held[0].proof)
         await consumer.delivery()
@@ -102,7 +118,7 @@ async def test_capacity_zero_stops_and_a_release_gives_everything_back(scene: Sc
         held = [await consumer.delivery(), await consumer.delivery()]
         await consumer.capacity(0)
         verdicts = await consumer.release(*(one.proof for one in held), started=False)
-        await consumer.capacity(0)
+        await scene.look(consumer, 0)
 
         assert [str(one.disposition) for one in verdicts] == ["RELEASED", "RELEASED"]
         assert consumer.deliveries.empty()
@@ -119,6 +135,52 @@ async def test_a_release_of_started_work_frees_the_slot_and_not_the_lease(scene:
 
         assert following.proof.delivery_id != failed.proof.delivery_id
         assert await scene.deliveries() == [("LEASED", 1), ("LEASED", 1)]
+
+
+async def test_a_guessed_proof_frees_no_slot(scene: Scene) -> None:
+    await scene.submit(2)
+    async with scene.consumer() as consumer:
+        await consumer.capacity(1)
+        held = await consumer.delivery()
+        (verdict,) = await consumer.ack(replace(held.proof, lease_secret=Secret.new()))
+        await scene.look(consumer, 1)
+
+        assert str(verdict.code) == "INVALID_PROOF"
+        assert await scene.deliveries() == [("LEASED", 1), ("PENDING", 0)]
+
+
+async def test_nothing_that_was_claimed_before_follows_the_confirmation_of_a_smaller_capacity(
+    node: Node, credentials: dict[str, Any], scene: Scene
+) -> None:
+    await scene.submit(1)
+    consumer = Consumer(node.platform, await authenticate(node.platform.pool, scene.token, Limits()))
+    await consumer.greet(Hello(subscription_id=scene.subscription_id, consumer_id=new_id()))
+    said: list[str] = []
+    pushing, go_on = asyncio.Event(), asyncio.Event()
+
+    async def push(name: str, body: object) -> None:
+        pushing.set()
+        await go_on.wait()
+        said.append(name)
+
+    async def announce(sequence: int, capacity: int) -> None:
+        async def reply(body: object) -> None:
+            said.append(f"confirmed {capacity}")
+
+        body = Capacity(sequence=sequence, capacity=capacity)
+        await consumer.serve(Requested(new_id(), "consumer.capacity", body), reply)
+
+    async with asyncio.TaskGroup() as group:
+        pusher = group.create_task(consumer.push_all(push))
+        await announce(1, 1)
+        await asyncio.wait_for(pushing.wait(), DEADLINE_S)
+        stopping = group.create_task(announce(2, 0))
+        await asyncio.wait((stopping,), timeout=0.05)
+        go_on.set()
+        await stopping
+        pusher.cancel()
+
+    assert said == ["confirmed 1", "event.deliver", "confirmed 0"]
 
 
 async def test_what_one_consumer_releases_another_one_gets(scene: Scene) -> None:
@@ -162,11 +224,11 @@ async def test_a_paused_subscription_pushes_nothing_until_it_is_resumed(scene: S
         await consumer.capacity(1)
         assert (await scene.api.http.post(f"{url}/pause", json={})).json()["enabled"] is False
         (task,) = await scene.submit(1)
-        await consumer.capacity(1)
+        await scene.look(consumer, 1)
         assert await scene.deliveries() == [("PENDING", 0)]
 
         assert (await scene.api.http.post(f"{url}/resume", json={})).json()["enabled"] is True
-        assert (await consumer.delivery()).event["task_id"] == task
+        assert event_of(await consumer.delivery())["task_id"] == task
 
 
 async def test_requests_in_flight_are_answered_in_their_order(scene: Scene) -> None:
@@ -350,6 +412,17 @@ async def test_a_message_over_512_kib_ends_it_with_1009(scene: Scene) -> None:
         await connection.send("a" * (512 * 1024 + 1))
 
         assert await ending(connection) == ([], 1009)
+
+
+async def test_an_event_committed_at_one_node_reaches_a_consumer_of_another(scene: Scene, platform_dsn: DSN) -> None:
+    async with (
+        running_node(platform_dsn) as other,
+        EventsClient.open(other.base_url, scene.token, scene.subscription_id) as consumer,
+    ):
+        await consumer.capacity(1)
+        (task,) = await scene.submit(1)
+
+        assert event_of(await consumer.delivery())["task_id"] == task
 
 
 @pytest.fixture

@@ -29,6 +29,12 @@ class Refusal(Exception):
         self.code = code
 
 
+def event_of(one: Delivery) -> dict[str, Any]:
+    """The event as it came, parsed."""
+    assert isinstance(one.event, dict)
+    return one.event
+
+
 class Closed(Exception):
     """The connection ended before what was waited for."""
 
