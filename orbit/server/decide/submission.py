@@ -31,7 +31,7 @@ def check(request: SubmitTask, payload: strict_json.Value, limits: Limits) -> No
         raise InvalidValue("payload", f"must not exceed {limits.payload_bytes} bytes")
     if strict_json.depth(payload) > limits.content_depth:
         raise InvalidValue("payload", f"must not nest deeper than {limits.content_depth} levels")
-    strict_json.number_bounds(payload, limits)
+    strict_json.number_bounds(payload, limits, "payload")
 
 
 def latest_start(request: SubmitTask) -> datetime | None:
