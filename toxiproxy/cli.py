@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from toxiproxy.dsn import Target
 
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_WHAT_FIRED: Final = {
-    "DropCommitOk": "MySQL has committed, and its OK is swallowed: the client will never read it",
-    "CutBeforeCommit": "COMMIT is swallowed: MySQL will never see it",
+_SHOWN: Final = {
+    Point.COMMIT: "COMMIT arrives, with a transaction open",
+    Point.COMMIT_OK: "MySQL has committed and answers with OK",
+    Point.ERROR: "MySQL answers {command} with error {errno}",
+    Point.UNRECOGNISED: "unrecognised: {command}",
+    Point.REFUSED: "the client asked for {command} and was refused",
+    Point.UPSTREAM_REFUSED: "MySQL cannot be reached",
 }
-_SHOWN: Final = frozenset(
-    {Point.COMMIT, Point.COMMIT_OK, Point.ERROR, Point.UNRECOGNISED, Point.REFUSED, Point.UPSTREAM_REFUSED}
-)
+_FIRED: Final = {
+    "DropCommitOk": "the OK is swallowed, the client will never read it",
+    "CutBeforeCommit": "it is swallowed, MySQL will never see it",
+}
 
 
 @click.group()
@@ -120,10 +125,12 @@ class _Signals:
 
 
 def _show(entry: Entry) -> None:
-    if entry.fired is not None:
-        _say(f"{entry} -- {_WHAT_FIRED[entry.fired]}")
-    elif entry.point in _SHOWN:
-        _say(str(entry))
+    if entry.point not in _SHOWN:
+        return
+    words = _SHOWN[entry.point].format(command=entry.command, errno=entry.errno)
+    fired = f"; {entry.fired} fired: {_FIRED[entry.fired]}" if entry.fired is not None else ""
+    thread = f" (thread {entry.thread_id})" if entry.thread_id is not None else ""
+    _say(f"connection {entry.connection}{thread}: {words}{fired}")
 
 
 def _say(text: str) -> None:

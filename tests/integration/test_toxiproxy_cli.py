@@ -87,7 +87,7 @@ def test_the_ok_is_swallowed_and_that_is_said(table: Table, end: str) -> None:
     number = table.fresh()
     done = run(table, "--fault", "drop-commit-ok", "--end", end, command=committer(number, 7))
     assert (done.returncode, done.stdout) == (7, "lost 2013\n")
-    assert "DropCommitOk fired -- MySQL has committed, and its OK is swallowed" in done.stderr
+    assert "MySQL has committed and answers with OK; DropCommitOk fired: the OK is swallowed" in done.stderr
     assert "in plain text only" in done.stderr
     assert table.has(number)
 
@@ -96,7 +96,10 @@ def test_the_commit_is_swallowed_and_that_is_said(table: Table) -> None:
     number = table.fresh()
     done = run(table, "--fault", "cut-before-commit", command=committer(number))
     assert (done.returncode, done.stdout) == (0, "lost 2013\n")
-    assert "CutBeforeCommit fired -- COMMIT is swallowed: MySQL will never see it" in done.stderr
+    assert (
+        "COMMIT arrives, with a transaction open; CutBeforeCommit fired: it is swallowed, MySQL will never see it"
+        in done.stderr
+    )
     assert not table.has(number)
 
 
