@@ -104,9 +104,9 @@ class OrbitClient:
         path = f"/v1/tasks/{_id(task_id, 'task_id')}/cancel"
         return await self._http.call("POST", path, Task, body=CancelTask())
 
-    async def list_queues(self, *, after: str | None = None, limit: int | None = None) -> QueuePage:
-        """Return one page of the queues of the credential; `after` is the `next` of the page before. Safe to repeat."""
-        return await self._http.call("GET", "/v1/queues", QueuePage, query=_page(after, limit))
+    async def list_queues(self) -> QueuePage:
+        """Return the queues that the credential is bound to. Safe to repeat."""
+        return await self._http.call("GET", "/v1/queues", QueuePage)
 
     async def create_subscription(self, operation_key: str, subscription: CreateSubscription, /) -> Subscription:
         """Create a subscription; it gets the events from then on. Safe to repeat with the same key and content."""
@@ -126,16 +126,22 @@ class OrbitClient:
         """Start the deliveries of a paused subscription again. Safe to repeat."""
         return await self._http.call("POST", f"{_subscription(subscription_id)}/resume", Subscription)
 
-    async def list_subscriptions(self, *, after: str | None = None, limit: int | None = None) -> SubscriptionPage:
-        """Return one page of the application's subscriptions on the credential's queue. Safe to repeat."""
-        return await self._http.call("GET", "/v1/subscriptions", SubscriptionPage, query=_page(after, limit))
+    async def list_subscriptions(self) -> SubscriptionPage:
+        """Return the application's subscriptions on the credential's queue, oldest first. Safe to repeat."""
+        return await self._http.call("GET", "/v1/subscriptions", SubscriptionPage)
 
     async def list_deliveries(
         self, subscription_id: str, *, after: str | None = None, limit: int | None = None
     ) -> DeliveryPage:
-        """Return one page of a subscription's deliveries, oldest first, without events and proofs. Safe to repeat."""
+        """Return one page of a subscription's deliveries, oldest first, without events and proofs. Safe to repeat.
+
+        `after` is the `next` of the page before.
+        """
+        query = {} if after is None else {"after": after}
+        if limit is not None:
+            query["limit"] = str(limit)
         path = f"{_subscription(subscription_id)}/deliveries"
-        return await self._http.call("GET", path, DeliveryPage, query=_page(after, limit))
+        return await self._http.call("GET", path, DeliveryPage, query=query)
 
     async def grant(self, operation_key: str, delivery_id: str, /, attempts: int) -> Delivery:
         """Give a delivery more attempts, EXPIRED or not. Safe to repeat with the same key and number."""
@@ -160,8 +166,3 @@ def _id(value: str, name: str) -> str:
 
 def _subscription(subscription_id: str) -> str:
     return f"/v1/subscriptions/{_id(subscription_id, 'subscription_id')}"
-
-
-def _page(after: str | None, limit: int | None) -> dict[str, str]:
-    query = {} if after is None else {"after": after}
-    return query if limit is None else {**query, "limit": str(limit)}

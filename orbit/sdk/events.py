@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Never
 
 from orbit.protocol.events_v1 import (
@@ -36,8 +35,6 @@ class EventConnection:
         self._on_delivery = on_delivery
         self._conversation = Conversation(channel, VOCABULARY, limits, self._take)
         self._sequence = 0
-        # Local and database time of one moment, the local one early: see _deadline.
-        self._anchor: tuple[float, datetime] | None = None
 
     async def read(self) -> Never:
         """Take messages until the connection is over; raises the reason."""
@@ -49,18 +46,13 @@ class EventConnection:
 
     async def hello(self, hello: Hello) -> Welcome:
         """Open the session."""
-        called_at = time.monotonic()
         welcome: Welcome = await self._conversation.hello(hello)
-        self._anchor = called_at, welcome.server_time
         return welcome
 
     async def announce(self, capacity: int) -> None:
         """Say how many deliveries this end takes, in all; the first answer opens the session. Not concurrently."""
         self._sequence += 1
-        called_at = time.monotonic()
-        body = Capacity(sequence=self._sequence, capacity=capacity)
-        welcome: Welcome = await self._conversation.request("consumer.capacity", body)
-        self._anchor = called_at, welcome.server_time
+        await self._conversation.request("consumer.capacity", Capacity(sequence=self._sequence, capacity=capacity))
 
     async def acknowledge(self, proofs: Sequence[Proof]) -> Sequence[Verdict]:
         """Report 1 to 64 deliveries as done; one verdict for each, in order. Safe to repeat with the same proofs."""
@@ -73,18 +65,10 @@ class EventConnection:
         return verdicts.verdicts
 
     def _take(self, push: Push) -> None:
-        self._on_delivery(push.body, self._deadline(push.body))
-
-    def _deadline(self, delivery: Delivery) -> float:
-        """The local, monotonic end of a lease, early rather than late.
-
-        Counted from the receipt, the time on the way would be lost. The last answered request bounds it: at the moment
-        it was sent, the database's clock had not yet reached the time in its answer. The smaller one holds, so that a
-        database clock that is set back or forth between the two grants nothing.
-        """
-        margin_s = self._limits.local_margin_s
-        received = local_deadline(time.monotonic(), delivery.lease_until, delivery.server_time, margin_s)
-        if self._anchor is None:
-            return received
-        called_at, server_time = self._anchor
-        return min(received, local_deadline(called_at, delivery.lease_until, server_time, margin_s))
+        delivery: Delivery = push.body
+        # For a push there is no request to count from: see `grant`. The welcome's time is no help, since the server
+        # carries it on from the hello by its own clock, and the two clocks drift apart over a long connection.
+        deadline = local_deadline(
+            time.monotonic(), delivery.lease_until, delivery.server_time, self._limits.local_margin_s
+        )
+        self._on_delivery(delivery, deadline)

@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 class Delivery:
     """What a handler gets. `attempt` counts from 1 to `attempt_budget`.
 
-    `deadline` is the end of the lease on `time.monotonic()`, with a margin. After it the platform may deliver the event
-    to another consumer; an ACK of this one still counts for as long as nobody else was given it.
+    `deadline` is the end of the lease on `time.monotonic()`, counted from the receipt and less a margin. After it the
+    platform may deliver the event to another consumer; an ACK still counts for as long as nobody else was given it.
     """
 
     delivery_id: str
