@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Raw
 
+from orbit.mysql.lane import Lane
 from orbit.mysql.pool import LanePool
 from orbit.mysql.statement import Statement
 from orbit.protocol.events_v1 import Ack, Delivery, Proof, Release, Released, Verdict
@@ -129,10 +130,7 @@ class Shop:
 
     async def end_leases(self, subscription_id: str) -> None:
         """Let all leases of a subscription have run out a second ago."""
-        await self.change(
-            "UPDATE deliveries SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND "
-            f"WHERE subscription_id = '{subscription_id}' AND state = 'LEASED'"
-        )
+        await self.platform.pool.run(lambda tx: tx.execute(_leases_over(subscription_id)), budget_s=BUDGET_S)
 
     async def sql(self, query: str) -> list[tuple[Any, ...]]:
         """Read with SQL of the test's own."""
@@ -165,3 +163,19 @@ def event_text(leased: Delivery) -> str:
     """The frozen text that will be spliced into the frame."""
     assert isinstance(leased.event, Raw)
     return bytes(leased.event).decode()
+
+
+def _leases_over(subscription_id: str) -> Statement:
+    return Statement(
+        "UPDATE deliveries SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND "
+        f"WHERE subscription_id = '{subscription_id}' AND state = 'LEASED'"
+    )
+
+
+async def end_leases(dsn: DSN, subscription_id: str) -> None:
+    """Let all leases of a subscription have run out a second ago, on a connection of the test's own."""
+    lane = Lane(dsn)
+    try:
+        await lane.run(lambda tx: tx.execute(_leases_over(subscription_id)), budget_s=BUDGET_S)
+    finally:
+        await lane.close()
