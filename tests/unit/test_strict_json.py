@@ -238,6 +238,14 @@ def test_nesting_is_accepted_at_the_limit_and_refused_one_level_deeper() -> None
         parse(b"[]", max_depth=0)
 
 
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_arrays_and_objects_count_alike(opening: bytes, closing: bytes) -> None:
+    assert strict_json.depth(parse(opening * 32 + b"0" + closing * 32)) == 32
+    with pytest.raises(InvalidJSON) as caught:
+        parse(opening * 33 + b"0" + closing * 33)
+    assert caught.value.offset == 32 * len(opening)
+
+
 def test_many_shallow_brackets_are_not_deep() -> None:
     assert len(parse(b"[" + b",".join([b"[]"] * 1_000) + b"]")) == 1_000
     # The brackets in strings do not count, whatever escapes stand before a quote.
@@ -455,6 +463,10 @@ def fill(unit: bytes, before: bytes = b"", after: bytes = b"") -> bytes:
 HOSTILE: dict[str, bytes] = {
     "escaped quotes": fill(b'\\"', b'"', b'"'),
     "escaped quotes, open": fill(b'"\\"'),
+    # Behind enough brackets for the check of depth to read the strings.
+    "escaped quotes, open, behind brackets": fill(b'\\"', b"[" + b"[]," * 40 + b'"'),
+    "escaped quotes, behind a string": fill(b'\\"', b"[" + b"[]," * 40 + b'""'),
+    "escaped quotes, deep": fill(b'\\"', b"[" * 33 + b'"'),
     "backslashes": fill(b"\\", b'"'),
     "quotes": fill(b'"'),
     "strings": fill(b'"",', b"[", b'""]'),
