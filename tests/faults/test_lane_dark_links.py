@@ -12,7 +12,7 @@ import pytest
 from orbit.mysql.errors import CommitUnconfirmed, Kind, NotCommitted, Stage
 from orbit.mysql.lane import Lane, Outcome, Tally
 from orbit.mysql.statement import Statement
-from orbit.mysql.times import DEFAULT_TIMES
+from orbit.mysql.times import DEFAULT_TIMES, LaneTimes
 from tests.support.lanes import (
     BUMP,
     COUNT,
@@ -20,6 +20,7 @@ from tests.support.lanes import (
     PATIENCE_S,
     Gate,
     LaneBench,
+    be_patient,
     inserting,
     lane_bench,
     settled,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from orbit.sandbox import MySQLServer
 
 BUDGET_S = 10.0
-HASTY = replace(DEFAULT_TIMES, connect_s=0.3, statement_s=0.3, commit_s=0.3, cleanup_s=0.2)
+SHORT_STATEMENT = replace(DEFAULT_TIMES, statement_s=1.0)
 
 
 @pytest.fixture
@@ -43,15 +44,16 @@ async def bench(mysql: MySQLServer) -> AsyncIterator[LaneBench]:
 
 
 @asynccontextmanager
-async def _proxied(bench: LaneBench) -> AsyncIterator[tuple[MySQLProxy, Lane]]:
+async def _proxied(bench: LaneBench, times: LaneTimes = DEFAULT_TIMES) -> AsyncIterator[tuple[MySQLProxy, Lane]]:
     async with MySQLProxy(*bench.dsn.hosts[0]) as proxy, asyncio.timeout(PATIENCE_S):
-        lane = bench.lane(HASTY, dsn=bench.dsn.with_host("127.0.0.1", proxy.port))
+        lane = bench.lane(times, dsn=bench.dsn.with_host("127.0.0.1", proxy.port))
         yield proxy, lane
         await lane.close()
 
 
 async def _works_again(lane: Lane, proxy: MySQLProxy) -> None:
     proxy.heal()
+    be_patient(lane)
     await lane.run(inserting("next"), budget_s=BUDGET_S)
     assert lane.last_outcome is Outcome.COMMITTED
 
@@ -61,7 +63,7 @@ class _Verdict(Exception):
 
 
 async def test_while_connecting(bench: LaneBench) -> None:
-    async with _proxied(bench) as (proxy, lane):
+    async with _proxied(bench, replace(DEFAULT_TIMES, connect_s=0.3)) as (proxy, lane):
         armed = proxy.arm(DarkLink())
         with pytest.raises(NotCommitted, match="no answer in time") as caught:
             await lane.run(inserting("a"), budget_s=BUDGET_S)
@@ -71,7 +73,7 @@ async def test_while_connecting(bench: LaneBench) -> None:
 
 
 async def test_in_a_statement(bench: LaneBench) -> None:
-    async with _proxied(bench) as (proxy, lane):
+    async with _proxied(bench, SHORT_STATEMENT) as (proxy, lane):
         armed = proxy.arm(DarkLink(after_statement=1))
         with pytest.raises(NotCommitted, match="no answer in time") as caught:
             await lane.run(inserting("a", "b"), budget_s=BUDGET_S)
@@ -82,7 +84,7 @@ async def test_in_a_statement(bench: LaneBench) -> None:
 
 
 async def test_in_commit(bench: LaneBench) -> None:
-    async with _proxied(bench) as (proxy, lane):
+    async with _proxied(bench, replace(DEFAULT_TIMES, commit_s=0.3)) as (proxy, lane):
         armed = proxy.arm(DarkLink(after_statement=1))
         with pytest.raises(CommitUnconfirmed) as caught:
             await lane.run(inserting("a"), budget_s=BUDGET_S)
@@ -117,14 +119,16 @@ async def test_in_the_rollback_that_ends_a_read(bench: LaneBench) -> None:
 
 async def test_in_the_rollback_of_a_spent_budget(bench: LaneBench) -> None:
     async with _proxied(bench) as (proxy, lane):
-        proxy.arm(DarkLink(after_statement=1))
+        armed = proxy.arm(DarkLink(after_statement=1))
 
         async def work(transaction: Transaction) -> None:
             await transaction.execute(INSERT, {"id": "a"})
             await asyncio.Event().wait()
 
+        await lane.open()
         with pytest.raises(NotCommitted, match="the budget was spent"):
-            await lane.run(work, budget_s=0.3)
+            await lane.run(work, budget_s=1.0)
+        assert armed.fired
         assert lane.tally.dropped == 1
         await _works_again(lane, proxy)
 
@@ -170,7 +174,7 @@ async def _see_then_decide(transaction: Transaction) -> None:
 
 async def test_with_more_to_send_than_the_link_takes(bench: LaneBench) -> None:
     """Nothing flushes the rest: what the lane dropped cannot arrive later."""
-    async with _proxied(bench) as (proxy, lane):
+    async with _proxied(bench, SHORT_STATEMENT) as (proxy, lane):
         proxy.arm(DarkLink(after_statement=1))
 
         async def work(transaction: Transaction) -> None:
@@ -186,7 +190,7 @@ async def test_a_vanished_clients_locks_are_freed_in_seconds(bench: LaneBench) -
     """The server cannot see that the client is gone; the session's own short wait_timeout ends it."""
     bench.sql("INSERT INTO t (id) VALUES ('hot')")
     async with MySQLProxy(*bench.dsn.hosts[0]) as proxy:
-        times = replace(HASTY, wait_timeout_s=1, idle_s=0.5)
+        times = replace(SHORT_STATEMENT, wait_timeout_s=1, idle_s=0.5)
         vanishing = bench.lane(times, dsn=bench.dsn.with_host("127.0.0.1", proxy.port))
         armed = proxy.arm(DarkLink(after_statement=1))
 
@@ -206,7 +210,8 @@ async def test_a_vanished_clients_locks_are_freed_in_seconds(bench: LaneBench) -
 @pytest.mark.parametrize("end", [End.FIN, End.RST, End.SILENCE])
 @pytest.mark.parametrize("after", [1, 2])
 async def test_a_cut_between_statements_is_not_committed(bench: LaneBench, after: int, end: End) -> None:
-    async with _proxied(bench) as (proxy, lane):
+    times = SHORT_STATEMENT if end is End.SILENCE else DEFAULT_TIMES
+    async with _proxied(bench, times) as (proxy, lane):
         armed = proxy.arm(CutAfterStatement(after, end))
         with pytest.raises(NotCommitted) as caught:
             await lane.run(inserting("a", "b", "c"), budget_s=BUDGET_S)

@@ -15,7 +15,7 @@ from orbit.mysql.lane import Outcome
 from orbit.mysql.times import DEFAULT_TIMES
 from orbit.sandbox import mysql_server
 from orbit.sandbox.server import admin_cursor
-from tests.support.lanes import INSERT, PATIENCE_S, Gate, LaneBench, inserting, lane_bench, settled, until
+from tests.support.lanes import INSERT, PATIENCE_S, Gate, LaneBench, be_patient, inserting, lane_bench, settled, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orbit.sandbox.server import Control
 
 BUDGET_S = 10.0
-HASTY = replace(DEFAULT_TIMES, connect_s=0.5, statement_s=0.5, commit_s=0.5)
+HASTY = replace(DEFAULT_TIMES, connect_s=1.0, statement_s=1.0, commit_s=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,8 @@ async def test_a_frozen_server_holds_no_call_beyond_its_deadline(bench: LaneBenc
         control.resume()
     assert (working.value.kind, working.value.stage) == (Kind.RECONNECT, Stage.WORKING)
     assert (opening.value.kind, opening.value.stage) == (Kind.RECONNECT, Stage.OPENING)
+    be_patient(lane)
+    be_patient(fresh)
     await lane.run(inserting("c"), budget_s=BUDGET_S)
     await fresh.run(inserting("d"), budget_s=BUDGET_S)
     assert {"c", "d"} <= set(bench.ids())
@@ -109,7 +111,7 @@ async def test_a_commit_to_a_frozen_server_is_done_when_it_wakes(bench: LaneBenc
 
 
 async def test_a_killed_server_costs_one_call_and_loses_nothing_confirmed(bench: LaneBench, control: Control) -> None:
-    lane = bench.lane(HASTY)
+    lane = bench.lane()
     await lane.run(inserting("confirmed"), budget_s=BUDGET_S)
 
     async def work(transaction: Transaction) -> None:

@@ -46,8 +46,9 @@ async def test_a_spent_budget_takes_back_what_was_done(bench: LaneBench) -> None
         await transaction.execute(INSERT, {"id": "a"})
         await gate.stop()
 
+    await lane.open()
     with pytest.raises(NotCommitted, match="the budget was spent") as caught:
-        await lane.run(work, budget_s=0.2)
+        await lane.run(work, budget_s=1.0)
     assert (caught.value.errno, caught.value.kind, caught.value.stage) == (None, Kind.RETRY, Stage.WORKING)
     assert await lane.read(lambda tx: tx.fetch_one(COUNT), budget_s=BUDGET_S) == (0,)
     assert lane.tally == Tally(not_committed=1, opened=1)
@@ -72,8 +73,9 @@ async def test_commit_is_not_started_when_the_budget_is_spent(bench: LaneBench) 
         except asyncio.CancelledError:
             return  # swallows the deadline
 
+    await lane.open()
     with pytest.raises(NotCommitted, match="the budget was spent") as caught:
-        await lane.run(work, budget_s=0.2)
+        await lane.run(work, budget_s=1.0)
     assert caught.value.kind is Kind.RETRY
     assert bench.ids() == []
 
@@ -94,7 +96,7 @@ async def test_a_timeout_of_the_works_own_is_a_verdict(bench: LaneBench) -> None
 @pytest.mark.parametrize("limit", ["statement_s", "budget"])
 async def test_a_statement_that_takes_too_long_ends_in_time(bench: LaneBench, limit: str) -> None:
     holder, gate = bench.lane(), Gate()
-    lane = bench.lane(replace(DEFAULT_TIMES, statement_s=0.2) if limit == "statement_s" else DEFAULT_TIMES)
+    lane = bench.lane(replace(DEFAULT_TIMES, statement_s=1.0) if limit == "statement_s" else DEFAULT_TIMES)
     bench.sql("INSERT INTO t (id) VALUES ('hot')")
 
     async def work(transaction: Transaction) -> None:
@@ -103,8 +105,9 @@ async def test_a_statement_that_takes_too_long_ends_in_time(bench: LaneBench, li
 
     held = asyncio.create_task(holder.run(holding("hot", gate), budget_s=BUDGET_S))
     await gate.reached()
+    await lane.open()
     with pytest.raises(NotCommitted) as caught:
-        await lane.run(work, budget_s=0.2 if limit == "budget" else BUDGET_S)
+        await lane.run(work, budget_s=1.0 if limit == "budget" else BUDGET_S)
     gate.open()
     await settled(held)
     reason = "no answer in time" if limit == "statement_s" else "the budget was spent"
