@@ -65,6 +65,8 @@ class EventsClient:
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         self.answers: list[str] = []
         """Ids of requests in the order in which they were answered."""
+        self.ended: Ended | None = None
+        """The server's last word, where it had one."""
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._sequence = 0
         self._reading: asyncio.Task[None] | None = None
@@ -166,7 +168,8 @@ class EventsClient:
             case Refused(message_id, _, code, _):
                 self.answers.append(message_id)
                 self._waiting.pop(message_id).set_exception(Refusal(code))
-            case Ended(code, _):
+            case Ended(code, _) as ended:
+                self.ended = ended
                 for answer in self._waiting.values():
                     answer.set_exception(Refusal(code))
                 self._waiting.clear()

@@ -1,0 +1,122 @@
+"""What a connection of `pulse.events.v1` may cost its node: slow readers, frames too large, draining, defects."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from orbit.mysql.statement import Statement
+from orbit.protocol.limits import Limits
+from orbit.protocol.session import Ended
+from orbit.protocol.values import new_id
+from tests.support.events_client import DEADLINE_S, Closed, EventsClient, Refusal, event_of, socket
+from tests.support.platform import Api, Node, running_node
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    import pytest
+    from websockets.asyncio.client import ClientConnection
+
+    from orbit.mysql.dsn import DSN
+
+
+@asynccontextmanager
+async def node_with(dsn: DSN, credentials: dict[str, Any], limits: Limits) -> AsyncIterator[tuple[Node, Api, str]]:
+    """A node, an API client of it, and a subscription to task.submitted."""
+    async with running_node(dsn, limits=limits) as node, Api(node.base_url, credentials) as api:
+        made = await api.subscribe(event_types=["task.submitted"])
+        yield node, api, made.json()["subscription_id"]
+
+
+async def change(node: Node, text: str) -> None:
+    await node.platform.pool.run(lambda tx: tx.execute(Statement(text)), budget_s=10)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def say(connection: ClientConnection, name: str, body: dict[str, Any], session_id: str | None = None) -> None:
+    frame: dict[str, Any] = {"protocol_version": "1", "type": name, "message_id": new_id(), "body": body}
+    if session_id is not None:
+        frame["session_id"] = session_id
+    await connection.send(json.dumps(frame))
+
+
+async def test_a_consumer_that_does_not_read_is_given_up_and_holds_nothing_of_the_node(
+    platform_dsn: DSN, credentials: dict[str, Any]
+) -> None:
+    async with node_with(platform_dsn, credentials, Limits(control_s=0.5)) as (node, api, subscription):
+        for _ in range(64):
+            await api.submit()
+        large = f"CONCAT('{{\"filler\":\"', REPEAT('a', {480 * 1024}), '\"}}')"
+        await change(node, f"UPDATE events SET event = {large} WHERE queue_id = '{credentials['queue_id']}'")
+        async with socket(node.base_url, credentials["token"]) as connection:
+            await say(connection, "consumer.hello", {"subscription_id": subscription, "consumer_id": new_id()})
+            session_id = json.loads(await connection.recv())["session_id"]
+            assert list(node.platform.wake._watches) == [f"subscription:{subscription}"]
+            await say(connection, "consumer.capacity", {"sequence": "1", "capacity": 64}, session_id)
+
+            # Nobody receives any more: 30 MiB do not fit into all the buffers on the way.
+            await until(lambda: not node.platform.wake._watches)
+            connection.transport.abort()
+
+
+async def test_a_delivery_that_no_frame_can_hold_spends_its_attempts_and_lets_its_neighbours_pass(
+    platform_dsn: DSN, credentials: dict[str, Any]
+) -> None:
+    async with node_with(platform_dsn, credentials, Limits(frame_bytes=2_000)) as (node, api, subscription):
+        one, large, other = [(await api.submit()).json()["task"]["task_id"] for _ in range(3)]
+        await change(
+            node, f"UPDATE events SET event = CONCAT('[\"', REPEAT('a', 2000), '\"]') WHERE task_id = '{large}'"
+        )
+        async with EventsClient.open(node.base_url, credentials["token"], subscription) as client:
+            await client.capacity(3)
+            passed = [event_of(await client.delivery())["task_id"] for _ in range(2)]
+
+            assert passed == [one, other]
+            page = (await api.http.get(f"/v1/subscriptions/{subscription}/deliveries")).json()
+            assert [(row["state"], row["attempts"]) for row in page["deliveries"]] == [("LEASED", 1)] * 3
+
+
+async def test_a_draining_node_leases_nothing_more_and_still_takes_acknowledgements(
+    platform_dsn: DSN, credentials: dict[str, Any]
+) -> None:
+    async with node_with(platform_dsn, credentials, Limits()) as (node, api, subscription):
+        await api.submit()
+        async with EventsClient.open(node.base_url, credentials["token"], subscription) as client:
+            await client.capacity(1)
+            held = await client.delivery()
+            node.platform.draining.set()
+            await api.submit()
+            (receipt,) = await client.ack(held.proof)
+            await client.capacity(2)
+            await client.capacity(2)
+
+            assert str(receipt.disposition) == "ACKED"
+            page = (await api.http.get(f"/v1/subscriptions/{subscription}/deliveries")).json()
+            assert [(row["state"], row["attempts"]) for row in page["deliveries"]] == [("ACKED", 1), ("PENDING", 0)]
+
+
+async def test_a_defect_ends_the_conversation_with_1011_and_says_nothing_of_itself(
+    platform_dsn: DSN, credentials: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a row's value")
+
+    monkeypatch.setattr("orbit.server.services.deliveries.claim", broken)
+    async with (
+        node_with(platform_dsn, credentials, Limits()) as (node, _, subscription),
+        EventsClient.open(node.base_url, credentials["token"], subscription) as client,
+    ):
+        with suppress(Closed, Refusal):
+            await client.capacity(1)
+
+        assert await client.closed() == 1011
+        assert client.ended == Ended("INTERNAL", "internal error")
+        assert client.connection.close_reason == "internal error"
