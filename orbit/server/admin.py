@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -16,6 +17,7 @@ from orbit.runtime.settings import Environment, SettingsError
 from orbit.server.bootstrap import bootstrap as make_credential
 from orbit.server.migrate import MigrationError, UnknownSchema
 from orbit.server.migrate import migrate as bring_up_to_date
+from orbit.server.startup import UnfitServer, check_server_of
 
 if TYPE_CHECKING:
     from typing import Any
@@ -35,8 +37,9 @@ def migrate() -> None:
     """Bring the database's schema to this version. Stop the nodes of other versions first."""
     dsn = database(Environment(os.environ))
     try:
+        asyncio.run(check_server_of(dsn))
         bring_up_to_date(dsn)
-    except MigrationError as error:
+    except (UnfitServer, DatabaseError, MigrationError) as error:
         fail(str(error), FAILURE)
     click.echo("orbit_schema_migrated=true")
 

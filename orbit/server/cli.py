@@ -21,6 +21,7 @@ from orbit.server.app import create_app
 from orbit.server.migrate import UnknownSchema, check_schema
 from orbit.server.parts import Platform
 from orbit.server.serve import Server, server
+from orbit.server.startup import UnfitServer, check_server
 from orbit.server.wake import Wake
 
 if TYPE_CHECKING:
@@ -76,8 +77,9 @@ async def _serve(dsn: DSN, host: str, port: int, lanes: int) -> int:
     platform = Platform(pool=pool, wake=Wake(), limits=Limits())
     try:
         try:
+            await check_server(pool)
             await check_schema(pool)
-        except (UnknownSchema, DatabaseError) as error:
+        except (UnfitServer, UnknownSchema, DatabaseError) as error:
             fail(str(error), FAILURE)
         with shutdown_signals() as shutdown:
             node = server(create_app(platform), host, port, platform.limits, _say)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbit.sandbox import PLATFORM_PRIVILEGES
+from orbit.sandbox.server import admin_cursor
 from tests.support.platform import ROOT, Api, NodeProcess, fresh_credentials
 
 if TYPE_CHECKING:
@@ -237,3 +238,19 @@ async def refuses_connections(base_url: str) -> None:
                 return
             writer.close()
             await writer.wait_closed()
+
+
+def test_a_server_that_may_lose_commits_is_refused_before_any_table(own_mysql: MySQLServer) -> None:
+    made = own_mysql.create_database("unfit")
+    dsn = own_mysql.create_account(made, PLATFORM_PRIVILEGES)
+    with admin_cursor(own_mysql.admin) as cursor:
+        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+
+    migrated = run("orbit-admin", "migrate", ORBIT_MYSQL_DSN=dsn.render())
+    served = run("orbit", "serve", "--listen", "127.0.0.1:0", ORBIT_MYSQL_DSN=dsn.render())
+
+    for failed in (migrated, served):
+        assert failed.returncode == 1
+        assert "innodb_flush_log_at_trx_commit is 2, needed: 1" in failed.stderr
+    with admin_cursor(made.admin) as cursor:
+        assert cursor.execute("SHOW TABLES") == 0
