@@ -12,10 +12,15 @@ from orbit.mysql.pool import LanePool
 from orbit.protocol.http_v1 import EventType
 from orbit.protocol.values import new_id
 from orbit.server.ledger import Ledger
+from orbit.server.wake import subscription_key
 from tests.support.platform import Api, fresh_credentials
 from tests.support.rows import rows, sql, waiting_for_lock
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    import httpx
+
     from orbit.mysql.dsn import DSN
     from orbit.mysql.transaction import Transaction
     from orbit.sandbox import MySQLServer
@@ -252,3 +257,30 @@ async def test_a_ledger_waits_for_a_subscription_that_is_being_created(
     await creator.close()
 
     assert await deliveries(node, subscription_id) == [("task.cancelled", task_id, "PENDING", 0, 10, 0)]
+
+
+async def test_whoever_waits_for_a_subscription_is_woken_by_what_concerns_it(api: Api, node: Node) -> None:
+    subscription_id = (await api.subscribe(event_types=["task.cancelled"])).json()["subscription_id"]
+    path = f"/v1/subscriptions/{subscription_id}"
+    with node.platform.wake.watch(subscription_key(subscription_id)) as watch:
+
+        async def wakes(request: Awaitable[httpx.Response]) -> bool:
+            watch.arm()
+            answer = await request
+            assert answer.is_success
+            return await watch.wait(0)
+
+        assert not await wakes(api.submit())
+        task_id = (await api.submit("a")).json()["task"]["task_id"]
+        assert await wakes(api.cancel(task_id))
+        assert not await wakes(api.cancel(task_id))
+        assert await wakes(api.http.post(f"{path}/pause"))
+        assert await wakes(api.http.post(f"{path}/resume"))
+    other = (await api.subscribe(event_types=["task.submitted"])).json()["subscription_id"]
+    with node.platform.wake.watch(subscription_key(other)) as watch:
+        watch.arm()
+        await api.submit("b")
+        assert await watch.wait(0)
+        watch.arm()
+        await api.submit("b")
+        assert not await watch.wait(0)

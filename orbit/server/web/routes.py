@@ -33,48 +33,48 @@ _PLAIN: Final = re.compile(r"[1-9][0-9]{0,3}")
 _HIDDEN: Final = frozenset({ErrorCode.NOT_FOUND})
 
 
-async def submit_task(call: Call) -> Answer:
+async def _submit_task(call: Call) -> Answer:
     payload = call.document["payload"] if isinstance(call.document, dict) else None
     accepted = await submit.submit(call.platform, call.caller, call.operation_key, call.request, payload)
     return Answer(accepted, created=accepted.created)
 
 
-async def get_task(call: Call) -> Answer:
+async def _get_task(call: Call) -> Answer:
     return Answer(await tasks.get(call.platform, call.caller, call.path["task_id"]))
 
 
-async def cancel_task(call: Call) -> Answer:
+async def _cancel_task(call: Call) -> Answer:
     return Answer(await cancel.cancel(call.platform, call.caller, call.path["task_id"]))
 
 
-async def list_queues(call: Call) -> Answer:
+async def _list_queues(call: Call) -> Answer:
     return Answer(await queues.list_queues(call.platform, call.caller))
 
 
-async def create_subscription(call: Call) -> Answer:
+async def _create_subscription(call: Call) -> Answer:
     subscription, created = await subscriptions.create(call.platform, call.caller, call.operation_key, call.request)
     return Answer(subscription, created=created)
 
 
-async def list_subscriptions(call: Call) -> Answer:
+async def _list_subscriptions(call: Call) -> Answer:
     return Answer(await subscriptions.list_subscriptions(call.platform, call.caller))
 
 
-async def get_subscription(call: Call) -> Answer:
+async def _get_subscription(call: Call) -> Answer:
     return Answer(await subscriptions.get(call.platform, call.caller, call.path["subscription_id"]))
 
 
-async def pause_subscription(call: Call) -> Answer:
+async def _pause_subscription(call: Call) -> Answer:
     subscription_id = call.path["subscription_id"]
     return Answer(await subscriptions.set_enabled(call.platform, call.caller, subscription_id, enabled=False))
 
 
-async def resume_subscription(call: Call) -> Answer:
+async def _resume_subscription(call: Call) -> Answer:
     subscription_id = call.path["subscription_id"]
     return Answer(await subscriptions.set_enabled(call.platform, call.caller, subscription_id, enabled=True))
 
 
-async def list_deliveries(call: Call) -> Answer:
+async def _list_deliveries(call: Call) -> Answer:
     page = await deliveries.list_page(
         call.platform,
         call.caller,
@@ -85,7 +85,7 @@ async def list_deliveries(call: Call) -> Answer:
     return Answer(page)
 
 
-async def grant_attempts(call: Call) -> Answer:
+async def _grant_attempts(call: Call) -> Answer:
     delivery_id = call.path["delivery_id"]
     return Answer(await deliveries.grant(call.platform, call.caller, call.operation_key, delivery_id, call.request))
 
@@ -118,7 +118,7 @@ ENDPOINTS: Final = (
         name="submitTask",
         summary="Submit a task, once for its operation key.",
         permission=Permission.TASKS_SUBMIT,
-        handler=submit_task,
+        handler=_submit_task,
         request=SubmitTask,
         response=TaskAccepted,
         keyed=True,
@@ -131,7 +131,7 @@ ENDPOINTS: Final = (
         name="getTask",
         summary="Read a task as it is now.",
         permission=Permission.TASKS_READ,
-        handler=get_task,
+        handler=_get_task,
         response=Task,
         errors=_HIDDEN,
     ),
@@ -141,7 +141,7 @@ ENDPOINTS: Final = (
         name="cancelTask",
         summary="Cancel a task that waits; a cancelled one is answered again.",
         permission=Permission.TASKS_CANCEL,
-        handler=cancel_task,
+        handler=_cancel_task,
         request=CancelTask,
         response=Task,
         errors=_HIDDEN | {ErrorCode.STATE_CONFLICT},
@@ -152,7 +152,7 @@ ENDPOINTS: Final = (
         name="listQueues",
         summary="List the queues that the credential is bound to.",
         permission=None,
-        handler=list_queues,
+        handler=_list_queues,
         response=QueuePage,
     ),
     Endpoint(
@@ -161,7 +161,7 @@ ENDPOINTS: Final = (
         name="createSubscription",
         summary="Subscribe to a queue's events from now on, once for the operation key.",
         permission=Permission.EVENTS_MANAGE,
-        handler=create_subscription,
+        handler=_create_subscription,
         request=CreateSubscription,
         response=Subscription,
         keyed=True,
@@ -174,7 +174,7 @@ ENDPOINTS: Final = (
         name="listSubscriptions",
         summary="List the application's subscriptions on the credential's queue, oldest first.",
         permission=Permission.EVENTS_READ,
-        handler=list_subscriptions,
+        handler=_list_subscriptions,
         response=SubscriptionPage,
     ),
     Endpoint(
@@ -183,7 +183,7 @@ ENDPOINTS: Final = (
         name="getSubscription",
         summary="Read a subscription.",
         permission=Permission.EVENTS_READ,
-        handler=get_subscription,
+        handler=_get_subscription,
         response=Subscription,
         errors=_HIDDEN,
     ),
@@ -193,7 +193,7 @@ ENDPOINTS: Final = (
         name="pauseSubscription",
         summary="Stop handing out deliveries; they go on collecting.",
         permission=Permission.EVENTS_MANAGE,
-        handler=pause_subscription,
+        handler=_pause_subscription,
         request=PauseSubscription,
         response=Subscription,
         errors=_HIDDEN,
@@ -204,7 +204,7 @@ ENDPOINTS: Final = (
         name="resumeSubscription",
         summary="Hand out deliveries again.",
         permission=Permission.EVENTS_MANAGE,
-        handler=resume_subscription,
+        handler=_resume_subscription,
         request=ResumeSubscription,
         response=Subscription,
         errors=_HIDDEN,
@@ -215,7 +215,7 @@ ENDPOINTS: Final = (
         name="listDeliveries",
         summary="List a subscription's deliveries, oldest first.",
         permission=Permission.EVENTS_READ,
-        handler=list_deliveries,
+        handler=_list_deliveries,
         response=DeliveryPage,
         query=_PAGING,
         errors=_HIDDEN,
@@ -226,7 +226,7 @@ ENDPOINTS: Final = (
         name="grantAttempts",
         summary="Give a delivery more attempts, once for the operation key; an EXPIRED one is handed out again.",
         permission=Permission.EVENTS_MANAGE,
-        handler=grant_attempts,
+        handler=_grant_attempts,
         request=GrantAttempts,
         response=Delivery,
         keyed=True,
