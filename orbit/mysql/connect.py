@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbit.mysql.driver import Connection, Refused, errno_of
 from orbit.mysql.dsn import DSN, SSLMode, SSLOptions
-from orbit.mysql.errors import Kind, NotCommitted, Stage, classify
+from orbit.mysql.errors import BUDGET_SPENT, Kind, NotCommitted, Stage, classify
 
 if TYPE_CHECKING:
     from orbit.mysql.times import LaneTimes
@@ -99,7 +99,7 @@ class Dialer:
     async def _dial(self, address: tuple[str, int], limit_s: float) -> Connection:
         host, port = address
         if limit_s <= 0:
-            raise NotCommitted(None, Kind.RETRY, Stage.OPENING, "budget spent")
+            raise NotCommitted(None, Kind.RETRY, Stage.OPENING, BUDGET_SPENT)
         try:
             context = ssl_context(self._dsn.ssl)
         except OSError:

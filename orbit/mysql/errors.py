@@ -159,6 +159,8 @@ TABLE: Final[Mapping[Stage, Mapping[int, Kind]]] = MappingProxyType(
 )
 """The one table. `classify` adds what is true of all other numbers."""
 
+BUDGET_SPENT: Final = "the budget was spent"
+
 # The server closes the connection after these although they say nothing about it.
 _CLOSES_CONNECTION: Final = frozenset({1153})
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from orbit.mysql.connect import Dialer
 from orbit.mysql.driver import Connection, errno_of
 from orbit.mysql.errors import (
+    BUDGET_SPENT,
     CommitUnconfirmed,
     DatabaseError,
     DuplicateKey,
@@ -171,7 +172,7 @@ class Lane:
     async def _ready(self, deadline: float) -> Connection:
         now = asyncio.get_running_loop().time()
         if now >= deadline:
-            raise NotCommitted(None, Kind.RETRY, Stage.OPENING, _BUDGET_SPENT)
+            raise NotCommitted(None, Kind.RETRY, Stage.OPENING, BUDGET_SPENT)
         if self._connection is not None and self._connection.lost:
             self._drop()
         if self._connection is not None and now - self._used_at > self._times.idle_s:
@@ -232,7 +233,7 @@ class Lane:
             raise NotCommitted(None, Kind.DEFECT, Stage.WORKING, "no transaction was open at COMMIT")
         if now >= deadline:
             await self._roll_back(transaction)
-            raise NotCommitted(None, Kind.RETRY, Stage.WORKING, _BUDGET_SPENT)
+            raise NotCommitted(None, Kind.RETRY, Stage.WORKING, BUDGET_SPENT)
         await self._hand_over(
             connection, connection.commit, min(deadline, now + self._times.commit_s), refusals=frozenset()
         )
@@ -294,7 +295,6 @@ class Lane:
             self.tally.dropped += 1
 
 
-_BUDGET_SPENT = "the budget was spent"
 _REFUSALS_OF_DDL = frozenset({Kind.DATA, Kind.DEFECT, Kind.CONFIGURATION})
 
 
@@ -302,7 +302,7 @@ def _verdict(error: BaseException | None, failure: DatabaseError | None, *, expi
     """Say how a transaction that will not be committed ends: with `error` itself unless a statement was its cause."""
     if expired and isinstance(error, TimeoutError):
         kind = Kind.RETRY if failure is None else failure.kind
-        return NotCommitted(None, kind, Stage.WORKING, _BUDGET_SPENT)
+        return NotCommitted(None, kind, Stage.WORKING, BUDGET_SPENT)
     cause = failure if error is None else error
     if isinstance(cause, StatementFailed) or (error is None and isinstance(cause, DuplicateKey)):
         return NotCommitted(cause.errno, cause.kind, Stage.WORKING, cause.reason)

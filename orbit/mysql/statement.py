@@ -62,9 +62,9 @@ class Statement:
         no literal can say.
         """
         values = {**self.constants, **parameters}
-        if len(values) != len(set(self.names)) or any(name not in values for name in self.names):
-            missing = sorted(set(self.names) - set(values))
-            unknown = sorted(set(values) - set(self.names))
+        wanted = set(self.names)
+        if values.keys() != wanted:
+            missing, unknown = sorted(wanted - values.keys()), sorted(values.keys() - wanted)
             raise TypeError(f"statement parameters: missing {missing}, unknown {unknown}")
         return (self.text % tuple(self._rendered(name, values[name]) for name in self.names)).encode()
 
