@@ -11,6 +11,7 @@ import pytest
 
 from orbit.mysql.errors import CommitUnconfirmed, DuplicateKey, Kind, NotCommitted, unconfirmed_behind
 from orbit.mysql.lane import Lane, Outcome, Tally
+from orbit.mysql.pool import LanePool
 from orbit.mysql.statement import Statement
 from orbit.mysql.times import DEFAULT_TIMES, LaneTimes
 from tests.support.lanes import INSERT, PATIENCE_S, LaneBench, be_patient, inserting, lane_bench, settled, until
@@ -30,6 +31,7 @@ from toxiproxy import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from orbit.mysql.transaction import Transaction
     from orbit.sandbox import MySQLServer
     from toxiproxy import Entry
 
@@ -254,6 +256,25 @@ async def test_a_cancellation_at_any_point_has_the_outcome_of_its_stage(bench: L
         Point.COMMAND,
         Point.REPLY,
     }
+
+
+async def test_run_again_does_not_repeat_an_unconfirmed_commit(bench: LaneBench) -> None:
+    attempts = 0
+
+    async def work(transaction: Transaction) -> None:
+        nonlocal attempts
+        attempts += 1
+        await transaction.execute(INSERT, {"id": str(attempts)})
+
+    async with MySQLProxy(*bench.dsn.hosts[0]) as proxy:
+        pool = LanePool(bench.dsn.with_host("127.0.0.1", proxy.port), 2, name="test")
+        armed = proxy.arm(DropCommitOk(End.RST))
+        with pytest.raises(CommitUnconfirmed):
+            await pool.run_again(work, budget_s=BUDGET_S)
+        assert armed.fired
+        assert attempts == 1
+        assert pool.tally == Tally(unconfirmed=1, opened=1, dropped=1)
+        await pool.close()
 
 
 async def test_two_statements_are_three_round_trips(bench: LaneBench) -> None:

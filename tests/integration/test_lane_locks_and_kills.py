@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orbit.mysql.errors import Kind, NotCommitted, Stage, StatementFailed
+from orbit.mysql.errors import CommitUnconfirmed, Kind, NotCommitted, Stage, StatementFailed, unconfirmed_behind
 from orbit.mysql.lane import Outcome, Tally
+from orbit.mysql.statement import Statement
 from orbit.mysql.times import DEFAULT_TIMES
 from tests.support.lanes import (
     BUMP,
@@ -180,3 +181,30 @@ async def test_a_connection_idle_for_too_long_is_replaced_before_the_transaction
 
 async def _connection_id(transaction: Transaction) -> int:
     return transaction.connection_id
+
+
+@pytest.mark.parametrize("ending", ["timeout", "kill", "cancel"])
+async def test_ddl_without_its_ok_is_unconfirmed(bench: LaneBench, ending: str) -> None:
+    holder, gate = bench.lane(), Gate()
+    lane = bench.lane(replace(DEFAULT_TIMES, metadata_lock_s=1) if ending == "timeout" else DEFAULT_TIMES)
+    bench.sql("INSERT INTO t (id) VALUES ('hot')")
+    held = asyncio.create_task(holder.run(holding("hot", gate), budget_s=BUDGET_S))
+    await gate.reached()
+    connection_id = await lane.read(_connection_id, budget_s=BUDGET_S)
+    task = asyncio.create_task(lane.define(Statement("ALTER TABLE t ADD COLUMN x INT"), budget_s=BUDGET_S))
+    waits = "SELECT 1 FROM performance_schema.processlist WHERE id = %s AND state = 'Waiting for table metadata lock'"
+    await until(lambda: bool(bench.sql(waits, connection_id)))
+    if ending == "kill":
+        bench.kill(connection_id)
+    if ending == "cancel":
+        task.cancel()
+    with pytest.raises((CommitUnconfirmed, asyncio.CancelledError)) as caught:
+        await settled(task)
+    gate.open()
+    await settled(held)
+    unconfirmed = unconfirmed_behind(caught.value)
+    assert unconfirmed is not None
+    assert unconfirmed.errno == {"timeout": 1205, "kill": 2013, "cancel": None}[ending]
+    assert (caught.value is unconfirmed) is (ending != "cancel")
+    assert lane.last_outcome is Outcome.UNCONFIRMED
+    assert lane.tally.dropped == 1
