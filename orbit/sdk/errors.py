@@ -33,7 +33,7 @@ ERROR_BODY_BYTES: Final = 16 * 1024
 
 _CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _REQUEST_ID: Final = re.compile(r"[0-9A-Za-z._-]{1,64}")
-_TEMPORARY_STATUS: Final = frozenset({408, 409, 425, 429})
+_TEMPORARY_STATUS: Final = frozenset({408, 425, 429})
 
 
 class OrbitError(Exception):
@@ -89,8 +89,9 @@ class SessionRefused(Refused):
     def __init__(self, code: str) -> None:
         super().__init__(code)
         self.code: str = code
+        # A fenced session is followed by the next dial; an unknown code is a newer server's.
         status = HTTP_STATUS[ErrorCode(code)] if code in HTTP_STATUS else 500
-        self.temporary = status >= 500 or status in _TEMPORARY_STATUS
+        self.temporary = status >= 500 or status in _TEMPORARY_STATUS or code == ErrorCode.SESSION_FENCED
 
     def __str__(self) -> str:
         return f"the session was refused: {self.code}"
