@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import http
 import json
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,9 @@ from orbit.sdk.credentials import Credentials
 
 WAIT_S = 20.0
 LEASE_S = 30.0
+# The server's end would log the client's token and proofs at DEBUG.
+_LOG = logging.getLogger("fake-orbit")
+_LOG.setLevel(logging.INFO)
 
 
 @dataclass
@@ -146,6 +150,7 @@ class FakeOrbit:
             max_size=self.limits.frame_bytes,
             ping_interval=None,
             close_timeout=0.5,
+            logger=_LOG,
         )
         self._port = next(iter(self._server.sockets)).getsockname()[1]
 
