@@ -72,3 +72,24 @@ async def test_an_outage_of_a_minute_spends_no_attempt_beyond_those_started(
         assert set(spent_twice) <= {2}
         assert len(receiver.inbox()) == len(receiver.views()) == 13
         assert {view["applied_events"] for view in receiver.views()} == {1}
+
+
+async def test_a_receiver_that_waits_for_its_database_still_drains_at_once(
+    tmp_path: Path, own_mysql: MySQLServer, node: Node, credentials: dict[str, Any], api: Api, platform_dsn: DSN
+) -> None:
+    control = own_mysql.control
+    assert control is not None
+    accounts = receiver_accounts(own_mysql, own_mysql.create_database("receiver"))
+    async with bench(accounts):
+        subscription_id = await subscribe(api)
+        variables = receiver_variables(
+            tmp_path, url=node.base_url, credentials=credentials, dsn=accounts.run, subscription_id=subscription_id
+        )
+        async with ReceiverProcess("consume", variables=variables) as process:
+            await process.logged(message("consuming"))
+            await asyncio.to_thread(control.kill)
+            await cancelled_task(api)
+            await process.logged(lambda line: line.get("paused") is True)
+            process.send(signal.SIGTERM)
+            assert await process.ended(10) == (0, "")
+        assert [row["state"] for row in deliveries(platform_dsn, subscription_id)] != ["ACKED"]

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbit.mysql.errors import NotCommitted
 from receiver.startup import StartupRefused, check_database
+from tests.support.mysql import receiver_accounts
 from tests.support.receiver import Bench, bench
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from orbit.sandbox import MySQLServer
     from tests.support.mysql import ReceiverDSNs
 
 
@@ -72,3 +75,40 @@ async def test_a_trigger_is_refused_where_the_account_can_see_it(receiver: Bench
     receiver.sql("CREATE TRIGGER watcher BEFORE INSERT ON receiver_inbox FOR EACH ROW SET @seen = 1")
     with pytest.raises(StartupRefused, match="receiver_inbox trigger is watcher, needed: none"):
         await check_database(receiver.lane(receiver.dsns.admin))
+
+
+async def test_a_server_that_may_lose_what_it_confirmed_is_refused_by_the_names_of_its_settings(
+    own_mysql: MySQLServer,
+) -> None:
+    accounts = receiver_accounts(own_mysql, own_mysql.create_database("receiver"))
+    async with bench(accounts) as receiver:
+        await check_database(receiver.lane())
+        receiver.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2, sync_binlog = 0, max_allowed_packet = 1048576")
+        with pytest.raises(StartupRefused) as raised:
+            await check_database(receiver.lane())
+    assert str(raised.value) == (
+        "innodb_flush_log_at_trx_commit is 2, needed: 1; sync_binlog is 0, needed: 1;"
+        " max_allowed_packet is 1048576, needed: at least 4194304"
+    )
+
+
+async def test_a_rehearsal_passes_with_the_run_time_account_and_leaves_nothing(receiver: Bench) -> None:
+    await receiver.store().rehearse()
+    assert receiver.inbox() == receiver.views() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "errno"),
+    [
+        ("REVOKE INSERT ON `{database}`.* FROM '{user}'@'%'", 1142),
+        ("REVOKE UPDATE ON `{database}`.* FROM '{user}'@'%'", 1142),
+        ("REVOKE SELECT ON `{database}`.* FROM '{user}'@'%'", 1143),
+        ("DROP TABLE receiver_task_views", 1146),
+    ],
+)
+async def test_a_rehearsal_meets_whatever_an_event_would_meet(receiver: Bench, change: str, errno: int) -> None:
+    run = receiver.dsns.run
+    receiver.sql(change.format(database=run.database, user=run.user))
+    with pytest.raises(NotCommitted) as raised:
+        await receiver.store().rehearse()
+    assert raised.value.errno == errno

@@ -8,37 +8,16 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from orbit.mysql.errors import CommitUnconfirmed, Kind, NotCommitted, Stage
 from receiver.outcome import Applied, EventConflict, Outcome
 from receiver.settle import Undecided, settle
 from tests.support.events import an_event
+from tests.support.scripted_store import DENIED, DOUBT, LOCKED, REFUSED, TOO_LARGE, Scripted
 
 if TYPE_CHECKING:
-    from orbit.protocol.event import Event
     from receiver.store import Store
 
 FIRST = Applied(applied=True, duplicate=False)
 DUPLICATE = Applied(applied=True, duplicate=True)
-DOUBT = CommitUnconfirmed(2013, 7)
-LOCKED = NotCommitted(1205, Kind.RETRY, Stage.WORKING)
-REFUSED = NotCommitted(2003, Kind.RECONNECT, Stage.OPENING)
-DENIED = NotCommitted(1142, Kind.CONFIGURATION, Stage.WORKING)
-TOO_LARGE = NotCommitted(1153, Kind.DATA, Stage.WORKING)
-
-
-class Scripted:
-    """Answers each call with the next entry; keeps the budgets it was given."""
-
-    def __init__(self, *answers: Applied | Exception) -> None:
-        self._answers = list(answers)
-        self.budgets: list[float] = []
-
-    async def apply(self, event: Event, *, budget_s: float) -> Applied:
-        self.budgets.append(budget_s)
-        answer = self._answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
 
 async def run(script: Scripted, *, lease_s: float = 30.0, draining: asyncio.Event | None = None) -> Applied:
