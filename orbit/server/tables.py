@@ -2,8 +2,9 @@
 
 Conventions: identifiers are 32 hexadecimal digits in binary-collated columns, times are DATETIME(6) in UTC
 and come from the database's clock, documents are MEDIUMTEXT with their exact text. There are no foreign keys: every
-write goes through one door (`ledger`), and locks of parents that nobody asked for would break the lock order
-queue, subscription, task, attempt, delivery, receipt.
+write goes through one door (`ledger`), and locks of parents that nobody asked for would break the lock order: the
+receipt of an HTTP operation, namespace, queue, subscription, task, attempt, delivery, the receipt of a command. The
+first comes first because whoever waits for it must hold nothing that others need.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 from orbit.protocol.limits import Limits
 from orbit.protocol.values import Secret, new_id
 from orbit.server.web.routes import ENDPOINTS
-from tests.support.platform import Api, fresh_credentials
+from tests.support.platform import Api, fresh_credentials, running_node
 from tests.support.rows import rows
 
 if TYPE_CHECKING:
@@ -153,20 +153,37 @@ async def test_a_body_that_is_no_object_is_refused(api: Api) -> None:
         assert refusal(await api.submit_raw(content)) == (400, "INVALID_ARGUMENT"), content
 
 
-async def test_an_announced_body_that_is_too_large_is_refused_before_it_is_read(node: Node, api: Api) -> None:
-    host, port = node.base_url.removeprefix("http://").split(":")
+async def head_of_answer(base_url: str, api: Api, content_length: int) -> bytes:
+    """Announce a body, send its first byte alone, and read the head of the answer."""
+    host, port = base_url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(
-        b"POST /v1/tasks HTTP/1.1\r\nHost: orbit\r\nConnection: close\r\nIdempotency-Key: a\r\n"
-        b"Content-Type: application/json\r\nContent-Length: 524289\r\n"
-        + f"Authorization: {api.http.headers['Authorization']}\r\n\r\n".encode()
+    head = (
+        "POST /v1/tasks HTTP/1.1",
+        "Host: orbit",
+        "Idempotency-Key: a",
+        "Content-Type: application/json",
+        f"Content-Length: {content_length}",
+        f"Authorization: {api.http.headers['Authorization']}",
     )
+    writer.write(("\r\n".join(head) + "\r\n\r\n{").encode())
     async with asyncio.timeout(10):
-        head = await reader.readuntil(b"\r\n\r\n")
+        answer = await reader.readuntil(b"\r\n\r\n")
     writer.close()
     await writer.wait_closed()
+    return answer
 
-    assert head.startswith(b"HTTP/1.1 413 ")
+
+async def test_an_announced_body_that_is_too_large_is_refused_before_it_is_read(node: Node, api: Api) -> None:
+    assert (await head_of_answer(node.base_url, api, 524_289)).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_body_that_does_not_arrive_is_not_waited_for(platform_dsn: DSN) -> None:
+    credentials = await fresh_credentials(platform_dsn)
+    async with (
+        running_node(platform_dsn, limits=Limits(read_idle_s=0.2)) as node,
+        Api(node.base_url, credentials) as api,
+    ):
+        assert (await head_of_answer(node.base_url, api, 524_288)).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_a_chunked_body_that_is_too_large_is_refused(api: Api) -> None:

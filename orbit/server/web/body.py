@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -26,17 +27,25 @@ _NO_SUCH_VALUE: Final = "Invalid enum value"
 
 
 async def read(request: Request, limits: Limits) -> bytes:
-    """Read the whole body. Raises ApiError PAYLOAD_TOO_LARGE as soon as its announced or its real size shows it."""
+    """Read the whole body, in `Limits.read_idle_s` at most.
+
+    Raises ApiError: PAYLOAD_TOO_LARGE as soon as the announced or the real size shows it, INVALID_ARGUMENT when the
+    body does not arrive. Safe to cancel.
+    """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > limits.request_body_bytes:
         raise _too_large(limits)
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limits.request_body_bytes:
-            raise _too_large(limits)
-        chunks.append(chunk)
+    try:
+        async with asyncio.timeout(limits.read_idle_s):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limits.request_body_bytes:
+                    raise _too_large(limits)
+                chunks.append(chunk)
+    except TimeoutError:
+        raise ApiError(ErrorCode.INVALID_ARGUMENT, "the body did not arrive in time") from None
     return b"".join(chunks)
 
 
