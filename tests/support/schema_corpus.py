@@ -1,5 +1,6 @@
-"""A corpus of instances made from a JSON Schema: valid ones, and ones that violate each of its keywords.
+"""A corpus of instances made from a JSON Schema: valid ones, and variants that violate each of its keywords.
 
+A variant that was meant to violate a keyword and does not is kept: it shows where the schema is laxer than the code.
 Only what a schema itself says is used, so the same code serves every published schema of the project. A keyword that
 this module does not know is an error: a corpus must not quietly leave it out.
 """
@@ -27,10 +28,10 @@ OF_EVERY_TYPE: tuple[Any, ...] = (None, False, True, 0, 7, 1.5, "", "x", [], [{}
 
 
 @dataclass(frozen=True)
-class Violation:
-    """An instance of a definition, and the keyword (a JSON pointer into the schema) that it was made to violate."""
+class Variant:
+    """An instance near a valid one, and the keyword (a JSON pointer into the schema) that it violates, or None."""
 
-    keyword: str
+    violated: str | None
     instance: Any
 
 
@@ -79,9 +80,19 @@ class SchemaCorpus:
         """Valid instances: every branch, every optional member with and without, both ends of every range."""
         return self._examples(self._at(pointer))
 
-    def violations(self, pointer: str, instance: Any) -> Iterator[Violation]:
-        """Variants of a valid instance, each violating at least the keyword that it names."""
-        yield from self._violations(self._at(pointer), pointer, instance)
+    def variants(self, pointer: str, instance: Any) -> Iterator[Variant]:
+        """Variants of a valid instance, each made to violate one keyword at one place."""
+        yield from self._variants(self._at(pointer), pointer, instance)
+
+    @cached_property
+    def _known_members(self) -> dict[str, list[Any]]:
+        """Every member name that is declared anywhere, with values that are right for it somewhere."""
+        known: dict[str, list[Any]] = {}
+        for definition in self.document["$defs"].values():
+            for name, inner in definition.get("properties", {}).items():
+                if inner is not False:
+                    known.setdefault(name, self._examples(inner)[:1])
+        return known
 
     # --- Valid instances
 
@@ -127,11 +138,11 @@ class SchemaCorpus:
             *({**full, name: value} for name, values in members.items() for value in values[1:]),
         ]
 
-    # --- Violations
+    # --- Variants
 
-    def _violations(self, node: Any, pointer: str, instance: Any) -> Iterator[Violation]:
+    def _variants(self, node: Any, pointer: str, instance: Any) -> Iterator[Variant]:
         if "$ref" in node:
-            yield from self.violations(node["$ref"], instance)
+            yield from self.variants(node["$ref"], instance)
         for key in node:
             at = f"{pointer}/{key}"
             if key in UNIONS:
@@ -139,33 +150,73 @@ class SchemaCorpus:
             elif key == "properties":
                 yield from self._of_members(node[key], at, instance)
             elif key == "items":
-                for index in {0, len(instance) - 1}:
-                    for inner in self._violations(node[key], at, instance[index]):
-                        changed = [*instance[:index], inner.instance, *instance[index + 1 :]]
-                        yield Violation(inner.keyword, changed)
-                        if self._violates(node, key, at, changed):
-                            yield Violation(at, changed)
+                yield from self._of_items(node, at, instance)
             elif key in ASSERTIONS:
-                for changed in _candidates(key, node, instance):
-                    if self._violates(node, key, at, changed):
-                        yield Violation(at, changed)
+                for changed in self._candidates(key, node, instance):
+                    yield Variant(at if self._violates(node, key, at, changed) else None, changed)
 
-    def _of_union(self, node: Any, key: str, at: str, instance: Any) -> Iterator[Violation]:
+    def _of_union(self, node: Any, key: str, at: str, instance: Any) -> Iterator[Variant]:
         for index, branch in enumerate(node[key]):
             if not self._valid(f"{at}/{index}", branch, instance):
                 continue
-            for inner in self._violations(branch, f"{at}/{index}", instance):
+            for inner in self._variants(branch, f"{at}/{index}", instance):
                 yield inner
                 if self._violates(node, key, at, inner.instance):
-                    yield Violation(at, inner.instance)
+                    yield Variant(at, inner.instance)
 
-    def _of_members(self, properties: Any, at: str, instance: Any) -> Iterator[Violation]:
+    def _of_items(self, node: Any, at: str, instance: Any) -> Iterator[Variant]:
+        for index in {0, len(instance) - 1}:
+            for inner in self._variants(node["items"], at, instance[index]):
+                changed = [*instance[:index], inner.instance, *instance[index + 1 :]]
+                yield Variant(inner.violated, changed)
+                if self._violates(node, "items", at, changed):
+                    yield Variant(at, changed)
+
+    def _of_members(self, properties: Any, at: str, instance: Any) -> Iterator[Variant]:
         for name, inner in properties.items():
             if inner is False:
-                yield from (Violation(f"{at}/{name}", {**instance, name: value}) for value in OF_EVERY_TYPE)
+                values = [*OF_EVERY_TYPE, *self._known_members.get(name, [])]
+                yield from (Variant(f"{at}/{name}", {**instance, name: value}) for value in values)
             elif name in instance:
-                for found in self._violations(inner, f"{at}/{name}", instance[name]):
-                    yield Violation(found.keyword, {**instance, name: found.instance})
+                for found in self._variants(inner, f"{at}/{name}", instance[name]):
+                    yield Variant(found.violated, {**instance, name: found.instance})
+
+    def _candidates(self, key: str, node: Any, instance: Any) -> list[Any]:
+        """Instances that may violate the keyword `key` of `node`, made from a valid one."""
+        if key in ("type", "const"):
+            return [*OF_EVERY_TYPE, *(_texts(instance) if isinstance(instance, str) else [])]
+        if key == "required":
+            return [{name: value for name, value in instance.items() if name != gone} for gone in node["required"]]
+        if key == "additionalProperties":
+            return self._with_more(node, instance)
+        if key == "minimum":
+            return [node[key] - 1, -(2**63)]
+        if key == "maximum":
+            return [node[key] + 1, 2**63]
+        if key == "minItems":
+            return [instance[: node[key] - 1]]
+        if key == "maxItems":
+            return [[instance[0]] * (node[key] + 1)]
+        if key == "minLength":
+            return [instance[: node[key] - 1]]
+        if key == "maxLength":
+            return [instance + instance[-1] * (node[key] + 1 - len(instance))]
+        return _texts(instance)
+
+    def _with_more(self, node: Any, instance: Any) -> list[Any]:
+        """`instance` with a member of another object, of no object, or spelled in another case."""
+        aliases = {spelling(name) for name in node["properties"] for spelling in (str.upper, str.title)}
+        more: dict[str, list[Any]] = {**self._known_members, **{alias: ["x"] for alias in sorted(aliases)}}
+        more |= {"undeclared": [None], "": [{}]}
+        # Empty and null forms of what only answers carry (seed worker-contract).
+        more["reply_to"] = [*more.get("reply_to", []), ""]
+        more["error"] = [*more.get("error", []), None]
+        return [
+            {**instance, name: value}
+            for name, values in more.items()
+            if name not in node["properties"]
+            for value in values
+        ]
 
     def _violates(self, node: Any, key: str, at: str, instance: Any) -> bool:
         """Whether the keyword alone, or with the `properties` it refers to, refuses the instance."""
@@ -198,37 +249,6 @@ def _without(node: Any, key: str) -> Any:
     if isinstance(node, dict):
         return {name: _without(inner, key) for name, inner in node.items() if name != key}
     return [_without(inner, key) for inner in node] if isinstance(node, list) else node
-
-
-def _candidates(key: str, node: Any, instance: Any) -> list[Any]:
-    """Instances that may violate the keyword `key` of `node`, made from a valid one."""
-    if key in ("type", "const"):
-        return [*OF_EVERY_TYPE, *(_texts(instance) if isinstance(instance, str) else [])]
-    if key == "required":
-        return [{name: value for name, value in instance.items() if name != gone} for gone in node["required"]]
-    if key == "additionalProperties":
-        aliases = {spelling(name) for name in node["properties"] for spelling in (str.upper, str.title)}
-        extra: dict[str, Any] = {
-            **dict.fromkeys(sorted(aliases), "x"),
-            "undeclared": None,
-            "reply_to": "",
-            "error": None,
-            "": {},
-        }
-        return [{**instance, name: value} for name, value in extra.items() if name not in node["properties"]]
-    if key == "minimum":
-        return [node[key] - 1, -(2**63)]
-    if key == "maximum":
-        return [node[key] + 1, 2**63]
-    if key == "minItems":
-        return [instance[: node[key] - 1]]
-    if key == "maxItems":
-        return [[instance[0]] * (node[key] + 1)]
-    if key == "minLength":
-        return [instance[: node[key] - 1]]
-    if key == "maxLength":
-        return [instance + instance[-1] * (node[key] + 1 - len(instance))]
-    return _texts(instance)
 
 
 def _texts(text: str) -> list[str]:
