@@ -15,6 +15,7 @@ import pymysql
 
 from orbit.mysql.dsn import DSN
 from orbit.sandbox.errors import SandboxError
+from orbit.sandbox.mysqld import SETTINGS
 from orbit.sandbox.ports import free_port
 from orbit.sandbox.process import STOP_DEADLINE_S
 from orbit.sandbox.server import read_version
@@ -74,6 +75,8 @@ class MySQLContainer:
 
         self._password = secrets.token_urlsafe(18)
         self._container = DockerContainer(image, env={"MYSQL_ROOT_PASSWORD": self._password})
+        # The image's entry point takes a command that starts with a dash as options of mysqld.
+        self._container.with_command(list(SETTINGS))
         self._host = self._container.get_docker_client().host()
         self._port = free_port()
         # A fixed port: one that the engine picks changes when the container is started again.
@@ -87,7 +90,7 @@ class MySQLContainer:
             if isinstance(error, SandboxError) or not isinstance(error, Exception):
                 raise
             # testcontainers and docker raise dozens of types; whatever it is, this way does not work here.
-            raise SandboxError(f"the engine cannot run {image} ({type(error).__name__})") from error
+            raise SandboxError(f"the engine cannot run {image} ({type(error).__name__}: {str(error)[:200]})") from error
 
     @property
     def pid(self) -> int | None:
@@ -112,6 +115,8 @@ class MySQLContainer:
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         container = self._wrapped()
+        if container.attrs["State"]["Paused"]:
+            container.unpause()  # a frozen process cannot even die
         if container.attrs["State"]["Running"]:
             container.kill()
             container.wait()

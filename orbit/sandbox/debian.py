@@ -21,6 +21,9 @@ from orbit.sandbox.errors import SandboxError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from orbit.sandbox.cache import Cache
+
+FOLDER = "programs/debian"
 PACKAGE = "mysql-server-core"
 SUITE = "sid"
 DOWNLOAD_DEADLINE_S = 900.0
@@ -76,6 +79,11 @@ def pick_mirrors(index_targets: str, update_uris: str) -> tuple[str, ...]:
     sites = [site for site, origin, label in known if origin == label == "Debian"]
     sites += [site for site in _UPDATE_URI.findall(update_uris) if site.endswith("/debian")]
     return tuple(dict.fromkeys(site.rstrip("/") for site in sites))
+
+
+def fetch(cache: Cache, environ: Mapping[str, str], on_progress: Callable[[str], None]) -> Path:
+    """The folder with the program; downloaded when it is not there yet. SandboxError when that does not work."""
+    return cache.keep(FOLDER, lambda folder: install(folder, read_facts(environ), on_progress))
 
 
 def install(folder: Path, facts: AptFacts, on_progress: Callable[[str], None]) -> None:

@@ -35,15 +35,17 @@ _ADMIN = "sandbox"
 
 # A small server for tests and demos. The two durability settings stand here although they are the defaults: a
 # commit that was acknowledged must survive SIGKILL, and what is tested rests on that.
-_SETTINGS = (
+SETTINGS = (
     "--innodb-flush-log-at-trx-commit=1",
     "--sync-binlog=1",
     "--innodb-buffer-pool-size=128M",
     "--innodb-redo-log-capacity=48M",
     "--max-connections=400",
     "--character-set-server=utf8mb4",
+    # Accounts are for any host; looking up the client's name would make every connection wait for a DNS server.
+    "--skip-name-resolve",
 )
-_LOCAL_ONLY = ("--bind-address=127.0.0.1", "--skip-name-resolve", "--mysqlx=OFF", "--secure-file-priv=NULL")
+_LOCAL_ONLY = ("--bind-address=127.0.0.1", "--mysqlx=OFF", "--secure-file-priv=NULL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def _command(program: MysqldProgram, data: Path) -> list[str]:
     user = ("--user=root",) if os.geteuid() == 0 else ()
     return [
         *program.command, "--no-defaults", *program.options, f"--datadir={data}",
-        *_LOCAL_ONLY, *_SETTINGS, *user,
+        *_LOCAL_ONLY, *SETTINGS, *user,
     ]  # fmt: skip
 
 

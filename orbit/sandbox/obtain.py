@@ -15,11 +15,8 @@ from orbit.sandbox.ways import DSN_VARIABLE, Finding, Way, plan, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from orbit.sandbox.server import Control
-
-_DEBIAN = "programs/debian"
 
 
 def mysql_server(
@@ -94,18 +91,14 @@ class _Obtain:
         return mysqld.identify((found,))
 
     def _look_at_apt(self) -> Finding:
-        if self._cache.kept(_DEBIAN) is not None:
+        if self._cache.kept(debian.FOLDER) is not None:
             return Finding(usable=True, says="downloaded before")
         obstacle = debian.read_facts(self._environ).obstacle()
         return Finding(usable=obstacle is None, says=obstacle or "apt can be asked")
 
     def _debian_program(self) -> mysqld.MysqldProgram:
-        root = self._cache.keep(_DEBIAN, self._install)
-        command, options = debian.program(root)
+        command, options = debian.program(debian.fetch(self._cache, self._environ, self._on_progress))
         return mysqld.identify(command, options)
-
-    def _install(self, folder: Path) -> None:
-        debian.install(folder, debian.read_facts(self._environ), self._on_progress)
 
 
 def _look(at: Callable[[], str]) -> Finding:
