@@ -7,6 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from orbit.protocol.limits import Limits
@@ -17,8 +18,6 @@ from tests.support.rows import rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    import httpx
 
     from orbit.mysql.dsn import DSN
     from tests.support.platform import Node
@@ -321,23 +320,23 @@ async def test_a_query_where_none_is_known_is_refused(api: Api) -> None:
     assert refusal(await api.http.get("/v1/queues?limit=1")) == (400, "INVALID_ARGUMENT")
 
 
-async def test_health_needs_no_token_and_says_whether_the_node_works(api: Api, node: Node) -> None:
-    del api.http.headers["Authorization"]
-
-    alive, ready = await api.http.get("/livez"), await api.http.get("/readyz")
-    node.platform.draining.set()
-    draining = await api.http.get("/readyz")
+async def test_health_needs_no_token_and_says_whether_the_node_works(platform_dsn: DSN) -> None:
+    async with running_node(platform_dsn) as node, httpx.AsyncClient(base_url=node.base_url, trust_env=False) as nobody:
+        alive, ready = await nobody.get("/livez"), await nobody.get("/readyz")
+        node.platform.draining.set()
+        draining = await nobody.get("/readyz")
 
     assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
     assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
     assert (draining.status_code, draining.json()) == (503, {"status": "not ready", "reason": "draining"})
 
 
-async def test_a_node_whose_sweeper_died_is_not_ready(api: Api, node: Node) -> None:
-    node.app.state.sweeping.cancel()
-    await asyncio.wait({node.app.state.sweeping}, timeout=10)
+async def test_a_node_whose_sweeper_died_is_not_ready(platform_dsn: DSN) -> None:
+    async with running_node(platform_dsn) as node, httpx.AsyncClient(base_url=node.base_url, trust_env=False) as nobody:
+        node.app.state.sweeping.cancel()
+        await asyncio.wait({node.app.state.sweeping}, timeout=10)
 
-    answer = await api.http.get("/readyz")
+        answer = await nobody.get("/readyz")
 
     assert (answer.status_code, answer.json()["reason"]) == (503, "the sweeper stopped")
 

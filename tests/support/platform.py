@@ -69,9 +69,9 @@ async def running_node(
         await platform.pool.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 async def node(platform_dsn: DSN) -> AsyncIterator[Node]:
-    """A node in this process over the session's platform database."""
+    """A node in this process over the session's platform database; who would disturb it runs one of its own."""
     async with running_node(platform_dsn) as running:
         yield running
 
