@@ -331,11 +331,10 @@ async def test_a_host_that_does_not_answer_is_passed_over(bench: LaneBench) -> N
 async def test_the_host_that_served_last_is_asked_first(bench: LaneBench) -> None:
     async with _proxied(bench) as (proxy, first):
         cut = proxy.arm(CutInHandshake(at="greeting"))
-        lane = bench.lane(
-            replace(DEFAULT_TIMES, idle_s=1e-9), dsn=replace(bench.dsn, hosts=(first.hosts[0], bench.dsn.hosts[0]))
-        )
-        for row in "ab":
-            await lane.run(inserting(row), budget_s=BUDGET_S)
+        lane = bench.lane(dsn=replace(bench.dsn, hosts=(first.hosts[0], bench.dsn.hosts[0])))
+        await lane.run(inserting("a"), budget_s=BUDGET_S)
+        lane._used_at -= DEFAULT_TIMES.idle_s + 1
+        await lane.run(inserting("b"), budget_s=BUDGET_S)
         assert cut.fired
         assert lane.tally.opened == 2
         assert len(proxy.journal.at(Point.ACCEPTED)) == 1
