@@ -14,16 +14,16 @@ Unknown members are refused where `lenient` is false; the SDK passes true for wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import msgspec
 
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.frame import parse_code
+from orbit.protocol.members import read_flag, read_list, read_object
 from orbit.protocol.strict_json import as_int
 from orbit.protocol.values import Secret, format_time, parse_counter, parse_id, parse_time
 from orbit.protocol.vocabulary import Request, Vocabulary
@@ -32,27 +32,6 @@ SUBPROTOCOL: Final = "pulse.events.v1"
 PATH: Final = "/v1/events"
 CAPACITY_MAX: Final = 1_000
 BATCH_MAX: Final = 64
-
-T = TypeVar("T")
-
-
-def _object(
-    value: object, path: str, required: frozenset[str], optional: frozenset[str], lenient: bool
-) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidValue(path, "must be an object")
-    for name in sorted(required - value.keys()):
-        raise InvalidValue(f"{path}.{name}", "is required")
-    if not lenient and value.keys() - required - optional:
-        # Without the member's name: an unknown name is the sender's text.
-        raise InvalidValue(path, "has a member that is not declared")
-    return value
-
-
-def _list(value: object, path: str, item: Callable[[object, str], T]) -> tuple[T, ...]:
-    if not isinstance(value, list) or not 1 <= len(value) <= BATCH_MAX:
-        raise InvalidValue(path, f"must be a list of 1 to {BATCH_MAX} items")
-    return tuple(item(one, f"{path}[{index}]") for index, one in enumerate(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +44,7 @@ class Hello:
     @classmethod
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
-        members = _object(body, path, frozenset({"subscription_id", "consumer_id"}), frozenset(), lenient)
+        members = read_object(body, path, frozenset({"subscription_id", "consumer_id"}), lenient=lenient)
         return cls(
             subscription_id=parse_id(members["subscription_id"], f"{path}.subscription_id"),
             consumer_id=parse_id(members["consumer_id"], f"{path}.consumer_id"),
@@ -90,7 +69,7 @@ class Welcome:
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
         required = frozenset({"subscription_id", "queue_id", "server_time", "capacity"})
-        members = _object(body, path, required, frozenset({"sequence"}), lenient)
+        members = read_object(body, path, required, frozenset({"sequence"}), lenient=lenient)
         sequence = members.get("sequence")
         return cls(
             subscription_id=parse_id(members["subscription_id"], f"{path}.subscription_id"),
@@ -126,7 +105,7 @@ class Capacity:
     @classmethod
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
-        members = _object(body, path, frozenset({"sequence", "capacity"}), frozenset(), lenient)
+        members = read_object(body, path, frozenset({"sequence", "capacity"}), lenient=lenient)
         return cls(
             sequence=parse_counter(members["sequence"], f"{path}.sequence"),
             capacity=as_int(members["capacity"], f"{path}.capacity", 0, CAPACITY_MAX),
@@ -148,7 +127,7 @@ class Proof:
     @classmethod
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
-        members = _object(body, path, frozenset({"delivery_id", "epoch", "lease_secret"}), frozenset(), lenient)
+        members = read_object(body, path, frozenset({"delivery_id", "epoch", "lease_secret"}), lenient=lenient)
         return cls(
             delivery_id=parse_id(members["delivery_id"], f"{path}.delivery_id"),
             epoch=parse_counter(members["epoch"], f"{path}.epoch"),
@@ -182,11 +161,11 @@ class Delivery:
     @classmethod
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue. The event is only checked to be an object."""
-        members = _object(body, path, frozenset({"delivery", "event"}), frozenset(), lenient)
+        members = read_object(body, path, frozenset({"delivery", "event"}), lenient=lenient)
         where = f"{path}.delivery"
         proof_names = frozenset({"delivery_id", "epoch", "lease_secret"})
         head_names = proof_names | {"attempt", "attempt_budget", "lease_until", "server_time"}
-        head = _object(members["delivery"], where, head_names, frozenset(), lenient)
+        head = read_object(members["delivery"], where, head_names, lenient=lenient)
         event = members["event"]
         # Raw is a number where it was received and the platform's frozen text where it is sent.
         spliced = isinstance(event, msgspec.Raw) and bytes(memoryview(event)[:1]) == b"{"
@@ -220,8 +199,8 @@ class Ack:
     @classmethod
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
-        members = _object(body, path, frozenset({"deliveries"}), frozenset(), lenient)
-        return cls(deliveries=_list(members["deliveries"], f"{path}.deliveries", Proof.parse))
+        members = read_object(body, path, frozenset({"deliveries"}), lenient=lenient)
+        return cls(deliveries=read_list(members["deliveries"], f"{path}.deliveries", Proof.parse, most=BATCH_MAX))
 
     def to_body(self) -> dict[str, Any]:
         """The body as it goes on the wire."""
@@ -239,12 +218,10 @@ class Released:
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
         names = frozenset({"delivery_id", "epoch", "lease_secret", "started"})
-        members = _object(body, path, names, frozenset(), lenient)
-        if not isinstance(members["started"], bool):
-            raise InvalidValue(f"{path}.started", "must be true or false")
+        members = read_object(body, path, names, lenient=lenient)
         return cls(
             proof=Proof.parse({name: members[name] for name in names if name != "started"}, path),
-            started=members["started"],
+            started=read_flag(members["started"], f"{path}.started"),
         )
 
     def to_body(self) -> dict[str, Any]:
@@ -261,8 +238,8 @@ class Release:
     @classmethod
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
-        members = _object(body, path, frozenset({"deliveries"}), frozenset(), lenient)
-        return cls(deliveries=_list(members["deliveries"], f"{path}.deliveries", Released.parse))
+        members = read_object(body, path, frozenset({"deliveries"}), lenient=lenient)
+        return cls(deliveries=read_list(members["deliveries"], f"{path}.deliveries", Released.parse, most=BATCH_MAX))
 
     def to_body(self) -> dict[str, Any]:
         """The body as it goes on the wire."""
@@ -294,7 +271,7 @@ class Verdict:
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
         names = frozenset({"delivery_id", "epoch", "disposition"})
-        members = _object(body, path, names, frozenset({"acked_at", "code"}), lenient)
+        members = read_object(body, path, names, frozenset({"acked_at", "code"}), lenient=lenient)
         try:
             disposition = Disposition(members["disposition"])
         except (ValueError, TypeError):
@@ -334,9 +311,14 @@ class Verdicts:
     @classmethod
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
-        members = _object(body, path, frozenset({"verdicts"}), frozenset(), lenient)
-        items = _list(members["verdicts"], f"{path}.verdicts", lambda one, at: Verdict.parse(one, at, lenient=lenient))
-        return cls(verdicts=items)
+        members = read_object(body, path, frozenset({"verdicts"}), lenient=lenient)
+        verdicts = read_list(
+            members["verdicts"],
+            f"{path}.verdicts",
+            lambda one, at: Verdict.parse(one, at, lenient=lenient),
+            most=BATCH_MAX,
+        )
+        return cls(verdicts=verdicts)
 
     def to_body(self) -> dict[str, Any]:
         """The body as it goes on the wire."""
