@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,12 @@ import pymysql
 import pytest
 
 from orbit.mysql.dsn import DSN
-from orbit.sandbox import NoMySQL, SandboxError, mysql_server
+from orbit.sandbox import NoMySQL, SandboxError, debian, mysql_server
 from orbit.sandbox.cache import Cache, cache_root
 from orbit.sandbox.mysqld import MysqldProcess, identify, template
 from orbit.sandbox.ports import free_port
 from orbit.sandbox.server import Control, MySQLServer, admin_cursor
+from tests.support.mysql import WITHOUT_DOCKER
 from tests.support.processes import wait_until, wait_until_gone
 
 if TYPE_CHECKING:
@@ -120,6 +122,19 @@ def test_starting_a_running_server_is_an_error(own_mysql: MySQLServer) -> None:
         control(own_mysql).start()
 
 
+def test_a_package_that_the_archive_did_not_sign_is_refused(tmp_path: Path) -> None:
+    nobodys_keys = tmp_path / "keyring.gpg"
+    nobodys_keys.touch()
+    facts = replace(debian.read_facts(os.environ), keyring=nobodys_keys)
+    folder = tmp_path / "program"
+    folder.mkdir()
+
+    with pytest.raises(SandboxError, match=r"apt-get failed: .*not signed"):
+        debian.install(folder, facts, on_progress=print)
+
+    assert list(folder.iterdir()) == []
+
+
 def test_two_servers_are_two_servers(own_mysql: MySQLServer) -> None:
     with mysql_server(os.environ, own=True) as other:
         assert other.admin.hosts != own_mysql.admin.hosts
@@ -127,11 +142,11 @@ def test_two_servers_are_two_servers(own_mysql: MySQLServer) -> None:
 
 
 @pytest.fixture
-def local(own_mysql: MySQLServer) -> MysqldProcess:
-    """The server as a process of this machine; these tests look at its files."""
-    process = own_mysql.control
-    assert isinstance(process, MysqldProcess)
-    return process
+def local() -> Iterator[MysqldProcess]:
+    """A server that is a process of this machine; these tests look at its files."""
+    with mysql_server({**os.environ, **WITHOUT_DOCKER}, own=True) as server:
+        assert isinstance(server.control, MysqldProcess)
+        yield server.control
 
 
 def test_a_server_that_does_not_start_shows_the_end_of_its_log(local: MysqldProcess) -> None:
@@ -232,7 +247,7 @@ def only_path(folder: Path, cache: Path) -> dict[str, str]:
     """An environment without a server, a Docker engine or apt."""
     return {
         "PATH": str(folder),
-        "DOCKER_HOST": f"unix://{cache}/no-engine.sock",
+        **WITHOUT_DOCKER,
         "ORBIT_SANDBOX_CACHE": str(cache),
     }
 

@@ -18,6 +18,7 @@ import pytest
 from orbit.mysql.dsn import DSN
 from orbit.sandbox.cache import cache_root
 from orbit.sandbox.server import admin_cursor
+from tests.support.mysql import WITHOUT_DOCKER
 from tests.support.processes import DEADLINE_S, is_alive, wait_until
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Runs:
             "TMPDIR": str(folder / "tmp"),
             "ORBIT_SANDBOX_CACHE": str(folder / "cache"),
             "PYTHONPATH": str(CHECKOUT),
+            **WITHOUT_DOCKER,
             MARK: self.mark,
         }
 

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from orbit.sandbox import Database, MySQLServer
 
 
+WITHOUT_DOCKER = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+"""Added to an environment, it makes the sandbox start MySQL as a process of this machine."""
+
+
 class ReceiverDSNs(NamedTuple):
     """Three accounts of one receiver database."""
 
