@@ -39,6 +39,7 @@ _FINITE: Final = re.compile(rb"(?:" + _STRING + rb'|[^"NI-]++|-(?!I))*+', re.DOT
 _PAIRED: Final = re.compile(rb"(?:[^\\]++|\\(?:[^u]|u(?:[^dD]|[dD](?:[0-7]|[89abAB]..\\u[dD][c-fC-F]))))*+", re.DOTALL)
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_COMMA: Final = re.compile(r",[ \t\r\n]*+")
 _PLAIN_INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]*+")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
@@ -105,7 +106,7 @@ def parse(data: bytes, *, max_bytes: int, max_depth: int = 32) -> Value:
         try:
             value: Value = _DECODER.decode(text)
         except json.JSONDecodeError as error:
-            failure = len(text[: error.pos].encode()), _REASONS.get(error.msg, "not JSON")
+            failure = _syntax_offset(text, error), _REASONS.get(error.msg, "not JSON")
         except _DuplicateKeyError:
             failure = _duplicate_offset(data), "a member name occurs twice in an object"
         except _NotFiniteError:
@@ -215,6 +216,15 @@ def _end(pattern: re.Pattern[bytes], data: bytes) -> int:
     match = pattern.match(data)
     assert match is not None
     return match.end()
+
+
+def _syntax_offset(text: str, error: json.JSONDecodeError) -> int:
+    """Return the byte offset of a syntax error: where the parser met what it could not use."""
+    position = error.pos
+    # From Python 3.13 on this one error points at the comma; before, and here, at what follows it.
+    if error.msg.startswith("Illegal trailing comma") and (comma := _COMMA.match(text, position)):
+        position = comma.end()
+    return len(text[:position].encode())
 
 
 def _duplicate_offset(data: bytes) -> int:
