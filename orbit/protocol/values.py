@@ -19,6 +19,7 @@ _ID: Final = re.compile(r"[0-9a-f]{32}")
 _COUNTER: Final = re.compile(r"[1-9][0-9]{0,19}")
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_KEY: Final = re.compile(r"[!-~]{1,128}")
 _TIME: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,6}))?Z")
 
 COUNTER_MAX: Final = 2**64 - 1
@@ -52,6 +53,13 @@ def parse_name(value: object, path: str, *, max_length: int = 64) -> str:
             path,
             f"must be 1 to {max_length} ASCII letters, digits, dots, underscores or hyphens, the first alphanumeric",
         )
+    return value
+
+
+def parse_key(value: object, path: str) -> str:
+    """A key that a user chose: 1 to 128 visible ASCII characters."""
+    if not isinstance(value, str) or _KEY.fullmatch(value) is None:
+        raise InvalidValue(path, "must be 1 to 128 visible ASCII characters")
     return value
 
 
