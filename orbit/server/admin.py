@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -20,6 +21,7 @@ from orbit.server.migrate import migrate as bring_up_to_date
 from orbit.server.startup import UnfitServer, check_server_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 USAGE: Final = 2
@@ -70,33 +72,26 @@ def bootstrap(
     """Make names that do not exist yet, and one new credential for them."""
     dsn = database(Environment(os.environ))
     try:
-        # Made first: a credential that cannot be stored must not be made.
-        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        # The file comes first: a credential that cannot be stored must not be made.
+        with _new_file(output) as file:
+            content = make_credential(
+                dsn,
+                application=application,
+                namespace=namespace,
+                environment=environment,
+                queue=queue,
+                worker_access=worker_access,
+                event_access=event_access,
+            )
+            _write(file, content)
+    except InvalidValue as error:
+        fail(f"--{error}", USAGE)
     except FileExistsError:
         fail(f"{output} exists and is not overwritten", USAGE)
     except OSError as error:
-        fail(f"{output} cannot be created: {error.strerror}", USAGE)
-    written = False
-    try:
-        content = make_credential(
-            dsn,
-            application=application,
-            namespace=namespace,
-            environment=environment,
-            queue=queue,
-            worker_access=worker_access,
-            event_access=event_access,
-        )
-        _write(file, content)
-        written = True
-    except InvalidValue as error:
-        fail(f"--{error}", USAGE)
+        fail(f"{output} cannot be written: {error.strerror}", FAILURE)
     except (DatabaseError, UnknownSchema) as error:
         fail(str(error), FAILURE)
-    finally:
-        os.close(file)
-        if not written:
-            output.unlink()
     click.echo(f"orbit_credentials={output}")
 
 
@@ -112,6 +107,19 @@ def fail(message: str, code: int) -> NoReturn:
     """End the command: one line on stderr and the exit code."""
     click.echo(f"error: {message}", err=True)
     raise SystemExit(code)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[int]:
+    """Create a file that only its owner can use; it goes again when what follows fails."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        yield file
+    except BaseException:
+        path.unlink()
+        raise
+    finally:
+        os.close(file)
 
 
 def _write(file: int, content: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from orbit.server.admin import FAILURE, database, fail
 from orbit.server.app import create_app
 from orbit.server.migrate import UnknownSchema, check_schema
 from orbit.server.parts import Platform
-from orbit.server.serve import Server, server
+from orbit.server.serve import Server, listener, server
 from orbit.server.startup import UnfitServer, check_server
 from orbit.server.wake import Wake
 
@@ -81,11 +81,15 @@ async def _serve(dsn: DSN, host: str, port: int, lanes: int) -> int:
             await check_schema(pool)
         except (UnfitServer, UnknownSchema, DatabaseError) as error:
             fail(str(error), FAILURE)
-        with shutdown_signals() as shutdown:
-            node = server(create_app(platform), host, port, platform.limits, _say)
+        try:
+            listening = listener(host, port)
+        except OSError as error:
+            fail(f"cannot listen on {host}:{port}: {error.strerror}", FAILURE)
+        with shutdown_signals() as shutdown, listening:
+            node = server(create_app(platform), platform.limits, _say)
             stopping = asyncio.create_task(_stop_when_asked(node, platform, shutdown), name="stop")
             try:
-                await node.serve()
+                await node.serve(sockets=[listening])
             finally:
                 stopping.cancel()
                 with suppress(asyncio.CancelledError):

@@ -6,6 +6,7 @@ and whoever embeds it says when to stop.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -13,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 if TYPE_CHECKING:
-    import socket
-
     from orbit.protocol.limits import Limits
 
 GRACE_S: Final = 10
@@ -41,16 +40,20 @@ class Server(uvicorn.Server):
             self._listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
 
-def server(app: Any, host: str, port: int, limits: Limits, listening: Callable[[str], None]) -> Server:
-    """Build a server; `listening` gets its URL once it accepts connections, whose port is known by then.
+def listener(host: str, port: int) -> socket.socket:
+    """Bind a listening socket; port 0 takes a free one. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
 
-    `await server.serve()` runs it until `should_exit` is set; it then closes sockets with 1012, lets requests end for
-    at most GRACE_S, and runs the application's end.
+
+def server(app: Any, limits: Limits, listening: Callable[[str], None]) -> Server:
+    """Build a server; `listening` gets its URL once it accepts connections.
+
+    `await server.serve(sockets=[listener(…)])` runs it until `should_exit` is set; it then closes WebSockets with 1012,
+    lets requests end for at most GRACE_S, and runs the application's end.
     """
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         loop="none",
         http="httptools",
         ws="websockets-sansio",

@@ -157,6 +157,21 @@ async def test_a_connection_that_breaks_before_commit_is_nobodys_concern(platfor
         assert await written(node, api) == (1, 1, 1, 1)
 
 
+async def test_a_connection_that_breaks_under_a_cancellation_or_a_pause_is_nobodys_concern(platform_dsn: DSN) -> None:
+    async with proxied(platform_dsn) as (proxy, node, api):
+        subscription = (await api.subscribe()).json()
+        task_id = (await api.submit()).json()["task"]["task_id"]
+        for statement, path in (
+            (4, f"/v1/tasks/{task_id}/cancel"),
+            (1, f"/v1/subscriptions/{subscription['subscription_id']}/pause"),
+        ):
+            armed = proxy.arm(CutAfterStatement(statement, End.RST))
+            answer = await api.http.post(path)
+            assert armed.fired
+            assert answer.status_code == 200
+        assert await written(node, api) == (1, 2, 1, 1)
+
+
 async def test_a_dark_link_is_answered_in_time_and_nothing_stays(platform_dsn: DSN) -> None:
     async with proxied(platform_dsn) as (proxy, node, api):
         armed = proxy.arm(DarkLink(after_statement=3))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from orbit.mysql.dsn import DSN
     from orbit.sandbox import MySQLServer
+    from tests.support.platform import Node
 
 TIMEOUT_S = 60
 NAMES = ("--application", "shop", "--namespace", "default", "--environment", "development", "--queue", "orders")
@@ -104,15 +105,16 @@ def test_a_second_bootstrap_adds_a_credential_and_overwrites_nothing(platform_ds
     [
         (("--application", "a b", *NAMES[2:]), 2, "--application: must be"),
         (NAMES[2:], 2, "--application"),
+        ((*NAMES, "--output", "/nowhere/a.json"), 1, "/nowhere/a.json cannot be written"),
     ],
-    ids=["a wrong name", "no name"],
+    ids=["a wrong name", "no name", "no folder"],
 )
 def test_a_bootstrap_that_fails_leaves_no_file(
     platform_dsn: DSN, tmp_path: Path, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     output = tmp_path / "a.json"
 
-    failed = run("orbit-admin", "bootstrap", *arguments, "--output", str(output), ORBIT_MYSQL_DSN=platform_dsn.render())
+    failed = run("orbit-admin", "bootstrap", "--output", str(output), *arguments, ORBIT_MYSQL_DSN=platform_dsn.render())
 
     assert failed.returncode == code
     assert says in failed.stderr
@@ -211,6 +213,16 @@ async def test_the_log_of_a_node_holds_no_token_no_payload_and_no_password(platf
         json.loads(line)
 
 
+async def test_a_node_whose_port_is_taken_exits_with_1(platform_dsn: DSN, node: Node) -> None:
+    address = node.base_url.removeprefix("http://")
+
+    failed = await asyncio.to_thread(run, "orbit", "serve", "--listen", address, ORBIT_MYSQL_DSN=platform_dsn.render())
+
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    assert f"cannot listen on {address}" in failed.stderr
+
+
 async def test_two_nodes_are_one_platform_and_one_may_die(platform_dsn: DSN) -> None:
     credentials = await fresh_credentials(platform_dsn)
     async with NodeProcess(platform_dsn) as first, NodeProcess(platform_dsn) as second:
@@ -234,7 +246,7 @@ async def refuses_connections(base_url: str) -> None:
         while True:
             try:
                 _, writer = await asyncio.open_connection(host, int(port))
-            except ConnectionRefusedError:
+            except ConnectionError:
                 return
             writer.close()
             await writer.wait_closed()

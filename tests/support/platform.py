@@ -22,7 +22,7 @@ from orbit.protocol.values import new_id
 from orbit.server.app import create_app
 from orbit.server.bootstrap import bootstrap
 from orbit.server.parts import Platform
-from orbit.server.serve import server
+from orbit.server.serve import listener, server
 from orbit.server.wake import Wake
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ async def running_node(
     platform = Platform(pool=LanePool(dsn, lanes, times, name="test"), wake=Wake(), limits=limits or Limits())
     app = create_app(platform)
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    node = server(app, "127.0.0.1", 0, platform.limits, url.set_result)
-    serving = asyncio.create_task(node.serve(), name="test-node")
+    node = server(app, platform.limits, url.set_result)
+    serving = asyncio.create_task(node.serve(sockets=[listener("127.0.0.1", 0)]), name="test-node")
     try:
         async with asyncio.timeout(START_S):
             await asyncio.wait((asyncio.ensure_future(url), serving), return_when=asyncio.FIRST_COMPLETED)
