@@ -357,9 +357,12 @@ async def test_a_grant_counts_once_for_its_key_and_conflicts_with_other_content(
     (row,) = await shop.rows(subscription)
     key = new_id()
 
-    for _ in range(2):
+    with shop.platform.wake.watch(subscription_key(subscription)) as watch:
         granted = await deliveries.grant(shop.platform, shop.caller, key, row.delivery_id, GrantAttempts(attempts=3))
-        assert (granted.state, granted.attempt_budget) == ("PENDING", 4)
+        assert await watch.wait(0) is True
+    again = await deliveries.grant(shop.platform, shop.caller, key, row.delivery_id, GrantAttempts(attempts=3))
+    assert (granted.state, granted.attempt_budget) == ("PENDING", 4)
+    assert again == granted
     with pytest.raises(ApiError) as conflict:
         await deliveries.grant(shop.platform, shop.caller, key, row.delivery_id, GrantAttempts(attempts=4))
 

@@ -67,6 +67,35 @@ async def test_a_consumer_that_does_not_read_is_given_up_and_holds_nothing_of_th
             connection.transport.abort()
 
 
+async def test_more_deliveries_than_a_batch_come_without_waiting_for_the_next_look(
+    platform_dsn: DSN, credentials: dict[str, Any]
+) -> None:
+    limits = Limits(delivery_batch=2, node_poll_s=60)
+    async with node_with(platform_dsn, credentials, limits) as (node, api, subscription):
+        tasks = [(await api.submit()).json()["task"]["task_id"] for _ in range(5)]
+        async with EventsClient.open(node.base_url, credentials["token"], subscription) as client:
+            await client.capacity(8)
+
+            assert [event_of(await client.delivery())["task_id"] for _ in range(5)] == tasks
+
+
+async def test_a_consumer_with_nothing_to_do_leaves_the_database_alone(
+    platform_dsn: DSN, credentials: dict[str, Any]
+) -> None:
+    async with node_with(platform_dsn, credentials, Limits(node_poll_s=60)) as (node, api, subscription):
+        await api.submit()
+        async with EventsClient.open(node.base_url, credentials["token"], subscription) as client:
+            await client.capacity(8)
+            await client.delivery()
+            await client.capacity(8)
+            before = node.platform.pool.tally.committed
+            # Reads commit nothing; a loop that does not rest would claim hundreds of times meanwhile.
+            for _ in range(20):
+                await api.http.get(f"/v1/subscriptions/{subscription}")
+
+            assert node.platform.pool.tally.committed - before <= 2
+
+
 async def test_a_delivery_that_no_frame_can_hold_spends_its_attempts_and_lets_its_neighbours_pass(
     platform_dsn: DSN, credentials: dict[str, Any]
 ) -> None:
