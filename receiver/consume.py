@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from orbit.mysql.errors import NotCommitted
 from orbit.mysql.lane import Lane
 from orbit.protocol.event import RESULT_EVENT_TYPES
 from orbit.runtime.logs import get_logger
 from orbit.sdk import EventConsumer, OrbitClient, Unavailable
+from receiver.outage import Outage
 from receiver.outcome import EventConflict, EventRefused, Outcome
-from receiver.policy import probe_delay
 from receiver.settle import Undecided, settle
-from receiver.startup import StartupRefused, check_database
+from receiver.startup import check_database
 from receiver.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
+    from typing import Never
 
     from orbit.protocol.http_v1 import Subscription
     from orbit.runtime.shutdown import Shutdown
@@ -43,13 +42,13 @@ class SubscriptionRefused(Exception):
 class Receiver:
     """The handler of deliveries: one store for each that runs at once. `counts` counts events by outcome.
 
-    `outage` is set before a delivery fails because the database cannot be used.
+    `outage` begins before a delivery fails because the database cannot be used.
     """
 
-    def __init__(self, stores: Sequence[Store], *, draining: asyncio.Event) -> None:
+    def __init__(self, stores: Sequence[Store], *, draining: asyncio.Event, outage: Outage) -> None:
         self._free = list(stores)
         self._draining = draining
-        self.outage = asyncio.Event()
+        self._outage = outage
         self.counts: Counter[Outcome] = Counter()
 
     async def __call__(self, delivery: Delivery) -> None:
@@ -75,12 +74,13 @@ class Receiver:
             self._report_undecided(delivery, error)
             if not error.pause:
                 raise
-            self.outage.set()
+            self._outage.begin()
             raise Unavailable from None
         except asyncio.CancelledError:
             in_doubt = store.unconfirmed > unconfirmed_before
             self._report(Outcome.UNCONFIRMED if in_doubt else Outcome.UNAVAILABLE, delivery, reason="cancelled")
             raise
+        self._outage.stored()
         self._report(applied.outcome, delivery)
 
     def invalid(self, delivery: InvalidDelivery) -> None:
@@ -145,7 +145,8 @@ async def consume(settings: ConsumeSettings, shutdown: Shutdown, *, store_type: 
         probe = _store(settings, stack, "receiver-probe", Store)
         await _check(probe)
         stores = [_store(settings, stack, f"receiver-{number}", store_type) for number in range(CONCURRENCY)]
-        receiver = Receiver([store for _, store in stores], draining=shutdown.drain)
+        outage = Outage()
+        receiver = Receiver([store for _, store in stores], draining=shutdown.drain, outage=outage)
         consumer = EventConsumer(
             client,
             settings.subscription_id,
@@ -161,7 +162,7 @@ async def consume(settings: ConsumeSettings, shutdown: Shutdown, *, store_type: 
             consumer_name=settings.consumer_name,
         )
         try:
-            await _run(consumer, receiver, probe, shutdown)
+            await _run(consumer, outage.watch(lambda: _check(probe), consumer.resume), shutdown)
         finally:
             _report_end(consumer.counts, receiver.counts)
 
@@ -196,23 +197,23 @@ async def _check(probe: tuple[Lane, Store]) -> None:
     await store.rehearse()
 
 
-async def _run(consumer: EventConsumer, receiver: Receiver, probe: tuple[Lane, Store], shutdown: Shutdown) -> None:
-    """Run the consumer beside those who pause, resume and stop it; all tasks end here."""
+async def _run(consumer: EventConsumer, watch: Coroutine[Any, Any, Never], shutdown: Shutdown) -> None:
+    """Run the consumer beside those who resume and stop it; all tasks end here."""
     running = asyncio.create_task(consumer.run(), name="receiver-consumer")
-    prober = asyncio.create_task(_resume_when_back(consumer, receiver, probe), name="receiver-prober")
+    watching = asyncio.create_task(watch, name="receiver-outage")
     helpers = [
-        prober,
+        watching,
         asyncio.create_task(_stop_at(shutdown.drain, consumer, DRAIN_S - CLOSE_S), name="receiver-drain"),
         asyncio.create_task(_stop_at(shutdown.hard, consumer, 0), name="receiver-hard-stop"),
     ]
     try:
-        await asyncio.wait({running, prober}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({running, watching}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in (running, *helpers):
             task.cancel()
         await asyncio.wait({running, *helpers})
-    for task in (prober, running):
-        # The prober never ends by itself: with an exception there would be nobody to resume the consumer.
+    for task in (watching, running):
+        # The watch never ends by itself: with an exception there would be nobody to resume the consumer.
         if not task.cancelled():
             await task
 
@@ -221,26 +222,6 @@ async def _stop_at(signal: asyncio.Event, consumer: EventConsumer, drain_s: floa
     await signal.wait()
     _log.info("draining", at_most_s=drain_s)
     await consumer.stop(drain_s)
-
-
-async def _resume_when_back(consumer: EventConsumer, receiver: Receiver, probe: tuple[Lane, Store]) -> None:
-    """After each outage ask the database until it does all that an event needs, then resume. Safe to cancel."""
-    while True:
-        await receiver.outage.wait()
-        failures = 0
-        while True:
-            await asyncio.sleep(probe_delay(failures, jitter=random.random()))  # noqa: S311 - spreads probes
-            try:
-                await _check(probe)
-                break
-            except NotCommitted as error:
-                _log.warning("database still unavailable", errno=error.errno, kind=str(error.kind), probes=failures + 1)
-            except StartupRefused as error:
-                _log.error("database refused", reason=str(error), probes=failures + 1)
-            failures += 1
-        receiver.outage.clear()
-        consumer.resume()
-        _log.info("database available again", probes=failures + 1)
 
 
 def _report_end(consumer: ConsumerCounts, outcomes: Counter[Outcome]) -> None:

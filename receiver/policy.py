@@ -99,6 +99,6 @@ def call_budget(*, budget_left_s: float, lease_left_s: float) -> float:
     return min(CALL_S, budget_left_s, lease_left_s)
 
 
-def probe_delay(failures: int, *, jitter: float) -> float:
-    """The seconds before the next probe of a database that could not be used: 2 doubling to 30, upper half spread."""
-    return min(PROBE_LONGEST_S, PROBE_FIRST_S * float(2 ** min(failures, 16))) * (0.5 + jitter / 2)
+def probe_delay(probes: int, *, jitter: float) -> float:
+    """The seconds before the next probe of an unusable database, after so many: 2 doubling to 30, upper half spread."""
+    return min(PROBE_LONGEST_S, PROBE_FIRST_S * float(2 ** min(probes, 16))) * (0.5 + jitter / 2)

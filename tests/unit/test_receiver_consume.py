@@ -13,8 +13,8 @@ from orbit.protocol.errors import InvalidValue
 from orbit.protocol.http_v1 import EventType, Subscription
 from orbit.sdk import Delivery, InvalidDelivery, Unavailable
 from receiver.consume import Receiver, SubscriptionRefused, check_subscription
+from receiver.outage import Outage
 from receiver.outcome import Applied, EventConflict, EventRefused, Outcome, VersionConflict
-from receiver.policy import probe_delay
 from receiver.settle import Undecided
 from tests.support.events import QUEUE, TASK, an_event, an_id
 from tests.support.scripted_store import DENIED, DOUBT, REFUSED, TOO_LARGE, Scripted
@@ -35,11 +35,11 @@ def delivery() -> Delivery:
     )
 
 
-def receiver_of(script: Scripted, *, draining: bool = False) -> Receiver:
+def receiver_of(script: Scripted, *, draining: bool = False, outage: Outage | None = None) -> Receiver:
     asked = asyncio.Event()
     if draining:
         asked.set()
-    return Receiver([cast("Store", script)], draining=asked)
+    return Receiver([cast("Store", script)], draining=asked, outage=outage or Outage())
 
 
 async def handle(receiver: Receiver) -> tuple[BaseException | None, list[Any]]:
@@ -64,12 +64,13 @@ async def handle(receiver: Receiver) -> tuple[BaseException | None, list[Any]]:
     ],
 )
 async def test_a_stored_event_returns_and_has_one_line(answers: list[Applied | Exception], word: str) -> None:
-    receiver = receiver_of(Scripted(*answers))
+    outage = Outage()
+    receiver = receiver_of(Scripted(*answers), outage=outage)
     raised, lines = await handle(receiver)
     assert raised is None
     assert lines == [{"event": f"event {word}", "log_level": "info", "outcome": word, **WHO}]
     assert receiver.counts == {word: 1}
-    assert not receiver.outage.is_set()
+    assert not outage.lasts
 
 
 @pytest.mark.parametrize(
@@ -98,12 +99,13 @@ async def test_a_stored_event_returns_and_has_one_line(answers: list[Applied | E
 async def test_a_refused_event_raises_and_is_said_loudly(
     answers: list[Exception], word: str, level: str, facts: dict[str, Any]
 ) -> None:
-    receiver = receiver_of(Scripted(*answers))
+    outage = Outage()
+    receiver = receiver_of(Scripted(*answers), outage=outage)
     raised, lines = await handle(receiver)
     assert isinstance(raised, EventRefused | Undecided)
     assert lines == [{"event": f"event {word}", "log_level": level, "outcome": word, **WHO, **facts}]
     assert receiver.counts == {word: 1}
-    assert not receiver.outage.is_set()
+    assert not outage.lasts
 
 
 @pytest.mark.parametrize(
@@ -117,21 +119,23 @@ async def test_a_refused_event_raises_and_is_said_loudly(
 async def test_a_database_that_cannot_be_used_pauses_the_consumer(
     answers: list[Exception], word: str, facts: dict[str, Any]
 ) -> None:
-    receiver = receiver_of(Scripted(*answers))
+    outage = Outage()
+    receiver = receiver_of(Scripted(*answers), outage=outage)
     raised, lines = await handle(receiver)
     assert isinstance(raised, Unavailable)
     assert lines == [
         {"event": f"event {word}", "log_level": "warning", "outcome": word, **WHO, **facts, "paused": True}
     ]
-    assert receiver.outage.is_set()
+    assert outage.lasts
 
 
 async def test_a_doubt_at_a_drain_stays_unacknowledged_without_a_pause() -> None:
-    receiver = receiver_of(Scripted(DOUBT), draining=True)
+    outage = Outage()
+    receiver = receiver_of(Scripted(DOUBT), draining=True, outage=outage)
     raised, lines = await handle(receiver)
     assert isinstance(raised, Undecided)
     assert [(line["outcome"], line["paused"]) for line in lines] == [("unconfirmed", False)]
-    assert not receiver.outage.is_set()
+    assert not outage.lasts
 
 
 @pytest.mark.parametrize(("answers", "word"), [([], "unavailable"), ([DOUBT], "unconfirmed")])
@@ -216,12 +220,3 @@ def test_a_subscription_with_any_other_event_is_refused(other: EventType) -> Non
 def test_a_subscription_of_another_queue_is_refused() -> None:
     with pytest.raises(SubscriptionRefused, match=f"is bound to queue {'f' * 32}, configured is {QUEUE}"):
         check_subscription(a_subscription(EventType.CANCELLED, queue_id="f" * 32), queue_id=QUEUE)
-
-
-@pytest.mark.parametrize(
-    ("failures", "least_s", "most_s"),
-    [(0, 1.0, 2.0), (1, 2.0, 4.0), (2, 4.0, 8.0), (3, 8.0, 16.0), (4, 15.0, 30.0), (99, 15.0, 30.0)],
-)
-def test_probes_come_after_two_seconds_and_then_ever_less_often(failures: int, least_s: float, most_s: float) -> None:
-    assert probe_delay(failures, jitter=0.0) == least_s
-    assert probe_delay(failures, jitter=1.0) == most_s
