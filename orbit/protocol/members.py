@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 from orbit.protocol.errors import InvalidValue
+from orbit.protocol.values import format_time, parse_time
 
 T = TypeVar("T")
 
@@ -39,3 +41,14 @@ def read_flag(value: object, path: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidValue(path, "must be true or false")
     return value
+
+
+def optional_time(members: dict[str, Any], name: str, path: str) -> datetime | None:
+    """Read the time `name` of the object at `path`, None when it is not there. Raises InvalidValue."""
+    return parse_time(members[name], f"{path}.{name}") if name in members else None
+
+
+def put_time(body: dict[str, Any], name: str, moment: datetime | None) -> None:
+    """Write a time into `body`, and nothing for None."""
+    if moment is not None:
+        body[name] = format_time(moment)

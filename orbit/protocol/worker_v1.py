@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self
 
-from orbit.protocol.attempt_v1 import Assignment, Attempt, Cancellation, CommandResult, Finish, Lease, Operation
+from orbit.protocol.assignment_v1 import Assignment, Cancellation
+from orbit.protocol.attempt_v1 import Attempt, CommandResult, Finish, Lease, Operation
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.members import read_flag, read_list, read_object
 from orbit.protocol.strict_json import as_int
