@@ -23,6 +23,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.dialects.mysql import BIGINT, DATETIME, INTEGER, MEDIUMTEXT, TINYINT
 
@@ -41,6 +42,10 @@ def _id(name: str, *, primary_key: bool = False, nullable: bool = False) -> Colu
 
 def _digest(name: str, *, nullable: bool = False) -> Column[str]:
     return Column(name, String(64, collation="ascii_bin"), nullable=nullable)
+
+
+def _time_key(name: str) -> Column[object]:
+    return Column(name, DATETIME(fsp=6), primary_key=True)
 
 
 def _time(name: str, *, nullable: bool = False) -> Column[object]:
@@ -70,6 +75,11 @@ queues: Final = Table(
     _id("namespace_id"),
     Column("environment", String(64), nullable=False),
     Column("name", String(64), nullable=False),
+    # What an operator set: claims stop while paused; starts in a window and executions at a time are bounded.
+    Column("paused", Boolean, nullable=False, server_default=text("0")),
+    Column("concurrency_limit", INTEGER(unsigned=True), nullable=True),
+    Column("start_limit", INTEGER(unsigned=True), nullable=True),
+    Column("start_window_ms", INTEGER(unsigned=True), nullable=True),
     _time("created_at"),
     UniqueConstraint("namespace_id", "environment", "name", name="uq_queues_name"),
     **_TABLE,
@@ -125,6 +135,17 @@ tasks: Final = Table(
     _time("completed_at", nullable=True),
     Index("ix_tasks_queue_state", "queue_id", "state", "available_at"),
     Index("ix_tasks_deadline", "state", "deadline_at"),
+    # Within one capability and one priority the oldest is always the first to dispatch.
+    Index(
+        "ix_tasks_dispatch",
+        "queue_id",
+        "state",
+        "handler",
+        "handler_version",
+        "payload_version",
+        "priority",
+        "available_at",
+    ),
     **_TABLE,
 )
 operations: Final = Table(
@@ -198,5 +219,125 @@ deliveries: Final = Table(
     UniqueConstraint("subscription_id", "event_id", name="uq_deliveries_event"),
     Index("ix_deliveries_claim", "subscription_id", "in_window", "state", "delivery_no"),
     Index("ix_deliveries_lease", "state", "lease_until"),
+    **_TABLE,
+)
+
+
+attempts: Final = Table(
+    "attempts",
+    metadata,
+    _id("attempt_id", primary_key=True),
+    _id("task_id"),
+    _id("queue_id"),
+    _id("instance_id"),
+    Column("epoch", BIGINT(unsigned=True), nullable=False),  # the task's n-th attempt
+    Column("state", String(8, collation="ascii_bin"), nullable=False),
+    _digest("lease_secret_sha256"),
+    Column("node", String(64), nullable=False),
+    _time("leased_at"),
+    _time("lease_until"),
+    _time("started_at", nullable=True),
+    _time("timeout_at", nullable=True),  # from the start; no renewal passes it
+    _time("ended_at", nullable=True),
+    Column("outcome", String(16, collation="ascii_bin"), nullable=True),
+    Column("error_code", String(64), nullable=True),
+    Column("result", MEDIUMTEXT, nullable=True),
+    Column("retryable", Boolean, nullable=True),
+    Column("decision", String(32, collation="ascii_bin"), nullable=True),
+    Column("delay_ms", BigInteger, nullable=True),
+    _time("next_available_at", nullable=True),
+    Column("concurrency_key", String(128), nullable=True),
+    Column("concurrency_token", BIGINT(unsigned=True), nullable=True),
+    UniqueConstraint("task_id", "epoch", name="uq_attempts_epoch"),
+    Index("ix_attempts_lease", "state", "lease_until"),
+    Index("ix_attempts_queue", "queue_id", "state"),
+    Index("ix_attempts_instance", "instance_id", "state"),
+    **_TABLE,
+)
+evidence: Final = Table(
+    # Reports that came without authority: kept for a person, without any effect on the task.
+    "evidence",
+    metadata,
+    _id("attempt_id", primary_key=True),
+    _id("message_id", primary_key=True),
+    Column("outcome", String(16, collation="ascii_bin"), nullable=False),
+    Column("error_code", String(64), nullable=True),
+    Column("result", MEDIUMTEXT, nullable=True),
+    Column("retryable", Boolean, nullable=False),
+    _time("received_at"),
+    **_TABLE,
+)
+worker_receipts: Final = Table(
+    # Receipts of a worker's messages: the inbox pattern keyed by attempt and message.
+    "worker_receipts",
+    metadata,
+    _id("attempt_id", primary_key=True),
+    _id("message_id", primary_key=True),
+    _digest("content_sha256"),
+    _digest("report_sha256", nullable=True),  # of a finish: the same report under a new message gets the first receipt
+    Column("receipt", MEDIUMTEXT, nullable=False),
+    _time("created_at"),
+    Index("ix_worker_receipts_report", "attempt_id", "report_sha256"),
+    **_TABLE,
+)
+worker_instances: Final = Table(
+    "worker_instances",
+    metadata,
+    _id("instance_id", primary_key=True),
+    # What the first hello fixed.
+    _id("namespace_id"),
+    _id("application_id"),
+    _id("credential_id"),
+    _id("queue_id"),
+    _digest("secret_sha256"),
+    _digest("registration_sha256"),
+    Column("capacity_max", INTEGER(unsigned=True), nullable=False),
+    Column("cancellation_notifications", Boolean, nullable=False),
+    Column("concurrency_keys", Boolean, nullable=False),
+    # The newest session, which fences all earlier ones.
+    Column("revision", BIGINT(unsigned=True), nullable=False),
+    _id("session_id"),
+    _time("session_until"),
+    Column("node", String(64), nullable=False),
+    Column("sequence", BIGINT(unsigned=True), nullable=False),  # 0 before the session's first capacity
+    Column("capacity", INTEGER(unsigned=True), nullable=False),
+    Column("drain", Boolean, nullable=False),
+    _time("created_at"),
+    _time("updated_at"),
+    Index("ix_worker_instances_queue", "queue_id", "session_until"),
+    **_TABLE,
+)
+concurrency_permits: Final = Table(
+    # One execution at a time for each key of a queue; the token grows with each grant, so a late holder is told apart.
+    "concurrency_permits",
+    metadata,
+    _id("queue_id", primary_key=True),
+    Column("concurrency_key", String(128), primary_key=True),
+    _id("attempt_id", nullable=True),  # NULL while nobody holds it
+    Column("token", BIGINT(unsigned=True), nullable=False),
+    _time("updated_at"),
+    **_TABLE,
+)
+queue_starts: Final = Table(
+    # Starts that were allowed, by window; the sweeper removes windows that are long over.
+    "queue_starts",
+    metadata,
+    _id("queue_id", primary_key=True),
+    _time_key("window_start"),
+    Column("starts", INTEGER(unsigned=True), nullable=False),
+    **_TABLE,
+)
+audit: Final = Table(
+    "audit",
+    metadata,
+    Column("audit_no", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
+    _id("namespace_id"),
+    _id("queue_id"),
+    Column("actor", String(64), nullable=False),  # a credential's id, or a node's name
+    Column("action", String(32, collation="ascii_bin"), nullable=False),
+    _id("object_id"),
+    Column("details", MEDIUMTEXT, nullable=False),  # canonical JSON; never a payload or a result
+    _time("at"),
+    Index("ix_audit_object", "object_id", "audit_no"),
     **_TABLE,
 )

@@ -90,7 +90,7 @@ def test_the_migrations_add_up_to_the_tables_that_queries_are_made_from(mysql: M
 
         found, wanted = shape(mysql, empty_dsn), shape(mysql, drawn)
 
-    assert len(wanted["tables"]) == 9
+    assert len(wanted["tables"]) == 16
     for what, rows in wanted.items():
         assert found[what] == rows, what
 

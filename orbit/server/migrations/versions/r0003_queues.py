@@ -16,6 +16,10 @@ def upgrade() -> None:
             namespace_id VARCHAR(32) COLLATE ascii_bin NOT NULL,
             environment VARCHAR(64) NOT NULL,
             name VARCHAR(64) NOT NULL,
+            paused TINYINT(1) NOT NULL DEFAULT 0,
+            concurrency_limit INT UNSIGNED,
+            start_limit INT UNSIGNED,
+            start_window_ms INT UNSIGNED,
             created_at DATETIME(6) NOT NULL,
             PRIMARY KEY (queue_id),
             UNIQUE KEY uq_queues_name (namespace_id, environment, name)

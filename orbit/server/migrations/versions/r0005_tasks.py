@@ -44,6 +44,9 @@ def upgrade() -> None:
             completed_at DATETIME(6),
             PRIMARY KEY (task_id),
             KEY ix_tasks_deadline (state, deadline_at),
+            KEY ix_tasks_dispatch (
+                queue_id, state, handler, handler_version, payload_version, priority, available_at
+            ),
             KEY ix_tasks_queue_state (queue_id, state, available_at)
         ) ENGINE = InnoDB, DEFAULT CHARACTER SET = utf8mb4, COLLATE = utf8mb4_0900_bin
     """)
