@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from toxiproxy.base import FaultProxy, Peer, released
-from toxiproxy.faults import Armed, CutAtFrame, DropFrame, End, HoldFrame, Subject
+from toxiproxy.faults import Armed, CutAtFrame, DropFrame, HoldFrame, Subject
 from toxiproxy.journal import Point
 from toxiproxy.link import Link, Mode
 from toxiproxy.websocket import (
@@ -152,10 +152,10 @@ class _RelayLink(Link):
             case DropFrame():
                 self.settle()
             case CutAtFrame(when="before", end=end):
-                self._cut_both(end)
+                self.cut(end)
             case CutAtFrame(end=end):
                 await to.send(message.raw)
-                self._cut_both(end)
+                self.cut(end)
             case HoldFrame(until=until):
                 await released(until)
                 delivered = self.passes() and await to.send(message.raw)
@@ -163,8 +163,3 @@ class _RelayLink(Link):
                 self.settle()
             case _:
                 await to.send(message.raw)
-
-    def _cut_both(self, end: End) -> None:
-        if end is End.RST:
-            self.server.reset()
-        self.cut(end)

@@ -34,7 +34,11 @@ try:
     print("committed")
 except pymysql.err.OperationalError as error:
     print("lost", error.args[0])
-sys.exit(int(sys.argv[2]))
+sys.stdout.flush()
+code = int(sys.argv[2])
+if code < 0:
+    os.kill(os.getpid(), -code)
+sys.exit(code)
 """
 # Waits for a signal and leaves with its number. Its child, in the same group, waits too; the mask is inherited, so
 # that no signal comes too early for either.
@@ -101,6 +105,11 @@ def test_the_commit_is_swallowed_and_that_is_said(table: Table) -> None:
         in done.stderr
     )
     assert not table.has(number)
+
+
+def test_a_command_that_a_signal_killed_has_the_shells_exit_code(table: Table) -> None:
+    done = run(table, "--fault", "drop-commit-ok", command=committer(table.fresh(), -signal.SIGKILL))
+    assert (done.returncode, done.stdout) == (137, "lost 2013\n")
 
 
 def test_a_fault_that_never_fired_is_a_failure(table: Table) -> None:

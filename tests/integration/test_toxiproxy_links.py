@@ -94,6 +94,38 @@ async def test_a_client_that_says_no_more_still_gets_its_answer(table: Table) ->
         await proxy.journal.wait_for(lambda e: e.point is Point.SERVER_CLOSED, DEADLINE_S)
 
 
+async def test_the_upstream_is_not_ended_before_it_has_answered() -> None:
+    # A server that sees its client's end may give up what it is doing; a COMMIT under way must not be given up.
+    still_open = asyncio.Event()
+    client_left = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(len(GREETING).to_bytes(3, "little") + b"\x00" + GREETING)
+        await reader.readexactly(4 + 32)
+        writer.write(b"\x07\x00\x00\x02" + bytes(7))
+        await reader.readexactly(4 + 9)
+        await client_left.wait()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.1)
+        still_open.set()
+        writer.write(b"\x07\x00\x00\x01" + bytes(7))
+        assert await asyncio.wait_for(reader.read(1), DEADLINE_S) == b""
+        writer.close()
+
+    async with fake_server(serve) as port, MySQLProxy("127.0.0.1", port) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        await reader.readexactly(4 + len(GREETING))
+        writer.write(b"\x20\x00\x00\x01" + (0x200).to_bytes(4, "little") + bytes(28))
+        await reader.readexactly(4 + 7)
+        writer.write(b"\x09\x00\x00\x00\x03SELECT 1")
+        await proxy.journal.wait_for(lambda e: e.point is Point.COMMAND, DEADLINE_S)
+        writer.transport.abort()
+        await proxy.journal.wait_for(lambda e: e.point is Point.CLIENT_CLOSED, DEADLINE_S)
+        client_left.set()
+        await asyncio.wait_for(still_open.wait(), DEADLINE_S)
+        await proxy.journal.wait_for(lambda e: e.point is Point.SERVER_CLOSED, DEADLINE_S)
+
+
 async def test_a_client_that_vanishes_has_its_transaction_rolled_back(table: Table) -> None:
     number = table.fresh()
     async with MySQLProxy(table.host, table.port) as proxy, table.client(proxy.port) as client:

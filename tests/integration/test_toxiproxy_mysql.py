@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from orbit.sandbox import MySQLServer
 
 LOST = 2013
+COMMIT = b"\x07\x00\x00\x00\x03COMMIT"
 
 
 @pytest.fixture(scope="module")
@@ -170,9 +171,24 @@ async def test_the_kept_bytes_are_the_first_of_the_ok(table: Table) -> None:
     async with proxy_for(table) as proxy, table.client(proxy.port) as client:
         await query(client, f"INSERT INTO t VALUES ({number})")
         proxy.arm(DropCommitOk(End.FIN, keep_bytes=10))
-        client._writer.write(b"\x07\x00\x00\x00\x03COMMIT")
+        client._writer.write(COMMIT)
         assert await asyncio.wait_for(client._reader.read(), DEADLINE_S) == bytes.fromhex("07000001000000000000")
     assert table.has(number)
+
+
+async def test_fin_is_an_end_and_rst_is_a_break(table: Table) -> None:
+    async with proxy_for(table) as proxy:
+        async with table.client(proxy.port) as client:
+            await query(client, f"INSERT INTO t VALUES ({table.fresh()})")
+            proxy.arm(DropCommitOk(End.FIN))
+            client._writer.write(COMMIT)
+            assert await asyncio.wait_for(client._reader.read(), DEADLINE_S) == b""
+        async with table.client(proxy.port) as client:
+            await query(client, f"INSERT INTO t VALUES ({table.fresh()})")
+            proxy.arm(DropCommitOk(End.RST))
+            client._writer.write(COMMIT)
+            with pytest.raises(ConnectionResetError):
+                await asyncio.wait_for(client._reader.read(), DEADLINE_S)
 
 
 async def test_after_the_dropped_ok_silence_holds_the_line(table: Table) -> None:
@@ -277,12 +293,14 @@ async def test_an_insert_waits_for_a_held_commit_and_is_a_duplicate_where_a_sele
         assert duplicate.value.args[0] == 1062
 
 
-async def test_a_commit_held_for_seconds_arrives(table: Table) -> None:
+async def test_a_commit_held_for_seconds_arrives_and_its_effect_ends_with_the_answer(table: Table) -> None:
     number = table.fresh()
-    async with proxy_for(table) as proxy:
+    async with proxy_for(table) as proxy, table.client(proxy.port) as client:
         armed = proxy.arm(HoldCommit(0.05))
-        assert await table.insert_and_commit(proxy.port, number) is None
+        await query(client, f"INSERT INTO t VALUES ({number})")
+        await client.commit()
         entry = await armed.wait(DEADLINE_S)
+        assert armed.finished
         (released,) = proxy.journal.at(Point.RELEASED)
         assert released.at - entry.at >= 0.05
     assert table.has(number)
@@ -481,6 +499,8 @@ async def test_a_dark_link_is_dark_for_every_connection_until_it_is_healed(table
         proxy_saw = len(proxy.journal)
         assert not any(task.done() for task in waiting)
         proxy.heal()
+        # What met the darkness stays in it.
+        two._writer.write(COMMIT)
         assert await table.insert_and_commit(proxy.port, table.fresh()) is None
         assert all(e.connection == 4 for e in proxy.journal[proxy_saw:])
         for task in waiting:

@@ -69,6 +69,11 @@ def test_a_row_that_starts_like_the_end_is_a_row() -> None:
     assert results[-2:] == [None, Result(1, None, last=True)]
 
 
+def test_the_end_of_the_rows_may_carry_text() -> None:
+    end = b"\xfe\x00\x00\x01\x40\x00\x00" + b"\x0csession state"
+    assert follow(Com.QUERY, [b"\x01", COLUMN, ROW, end], deprecate_eof=True)[-1] == Result(0x4001, None, last=True)
+
+
 def test_several_results_end_with_the_one_that_says_so() -> None:
     packets = [OK_MORE, b"\x01", COLUMN, EOF, ROW, EOF_MORE, OK_IN_TRANS]
     results = [r for r in follow(Com.QUERY, packets) if r is not None]
