@@ -102,6 +102,7 @@ async def test_pages_go_through_all_deliveries_in_order(api: Api) -> None:
 
     assert first["deliveries"] + second["deliveries"] == whole
     assert "next" not in second
+    assert "next" not in await listed(api, subscription, limit="5")
 
 
 @pytest.mark.parametrize(
