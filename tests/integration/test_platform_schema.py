@@ -124,7 +124,7 @@ def test_a_run_that_stopped_between_statement_and_note_is_repeated(
     migrate(empty_dsn)
 
     assert ask(mysql, empty_dsn, "SELECT version_num FROM alembic_version") == [(head_revision(),)]
-    assert len(shape(mysql, empty_dsn)["tables"]) == 9
+    assert len(shape(mysql, empty_dsn)["tables"]) == 16
 
 
 def test_running_again_keeps_what_is_there(mysql: MySQLServer, empty_dsn: DSN) -> None:
@@ -171,7 +171,7 @@ def test_databases_side_by_side_do_not_wait_for_each_other(mysql: MySQLServer, e
         cursor.execute("SELECT GET_LOCK(%s, 0)", (lock_name(other),))
         migrate(empty_dsn, lock_timeout_s=0)
 
-    assert len(shape(mysql, empty_dsn)["tables"]) == 9
+    assert len(shape(mysql, empty_dsn)["tables"]) == 16
 
 
 def test_a_schema_of_another_version_is_left_alone(mysql: MySQLServer, empty_dsn: DSN) -> None:
