@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from orbit.mysql.lane import Lane
 from orbit.mysql.statement import Statement
@@ -55,12 +55,12 @@ async def init(dsn: DSN) -> int:
             raise InstallRefused(reason)
         for statement in ddl():
             await lane.define(Statement(statement), budget_s=CALL_S)
-        return int(await lane.read(_count_foreign_keys, budget_s=CALL_S))
+        return await lane.read(_count_foreign_keys, budget_s=CALL_S)
     finally:
         await lane.close()
 
 
-async def _count_foreign_keys(transaction: Transaction) -> Any:
+async def _count_foreign_keys(transaction: Transaction) -> int:
     row = await transaction.fetch_one(_FOREIGN_KEYS)
     assert row is not None
-    return row[0]
+    return int(row[0])

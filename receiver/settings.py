@@ -16,7 +16,7 @@ The loaders raise SettingsError, InvalidDSN or InvalidConfiguration: each names 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from orbit.mysql.dsn import DSN, InvalidDSN
 from orbit.protocol.errors import InvalidValue
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 DEFAULT_NAME: Final = "task-result-view"
 
-Wrong: TypeAlias = SettingsError | InvalidDSN | InvalidConfiguration
 WRONG: Final = (SettingsError, InvalidDSN, InvalidConfiguration)
 """What the loaders raise: the command was set up wrongly and has done nothing."""
 

@@ -77,7 +77,7 @@ async def settle(
         )
         outcome = _outcome(failure, in_doubt=in_doubt)
         if not isinstance(decision, Again):
-            raise Undecided(failure, outcome, pause=isinstance(decision, Pause)) from None
+            raise Undecided(failure, outcome, pause=isinstance(decision, Pause))
         _log.warning(
             "event tried again",
             outcome=str(outcome),
@@ -89,7 +89,7 @@ async def settle(
             delay_s=round(decision.delay_s, 3),
         )
         if await _drained_within(draining, decision.delay_s):
-            raise Undecided(failure, outcome, pause=False) from None
+            raise Undecided(failure, outcome, pause=False)
 
 
 def _outcome(failure: CommitUnconfirmed | NotCommitted, *, in_doubt: bool) -> Outcome:

@@ -176,3 +176,31 @@ async def test_conflicts_are_not_acknowledged_and_said_loudly_while_their_neighb
     acked = {row["task_id"] for row in rows if row["state"] == "ACKED"}
     assert acked == set(tasks[2:])
     assert taken[tasks[1]] not in {row["event_id"] for row in receiver.inbox()}
+
+
+async def test_invalid_events_fail_alone_loudly_and_their_neighbours_are_stored(
+    receiver: Bench, variables: dict[str, str], api: Api, platform_dsn: DSN
+) -> None:
+    subscription_id = await subscribe(api)
+    tasks = [await cancelled_task(api) for _ in range(4)]
+    events = {row["task_id"]: row["event_id"] for row in deliveries(platform_dsn, subscription_id)}
+    for task_id, change in (
+        (tasks[0], """REPLACE(event, '"state":"CANCELLED"', '"state":"SUCCEEDED"')"""),
+        (tasks[2], """REPLACE(event, '"state":"CANCELLED"', '"result":null,"state":"CANCELLED"')"""),
+    ):
+        platform_rows(platform_dsn, f"UPDATE events SET event = {change} WHERE event_id = %s", events[task_id])
+    async with ReceiverProcess("consume", variables={**variables, "ORBIT_SUBSCRIPTION_ID": subscription_id}) as process:
+        lines = await process.logged(outcome("invalid"), count=2)
+        rows = await until_deliveries(
+            platform_dsn, subscription_id, lambda rows: sum(row["state"] == "ACKED" for row in rows) == 2
+        )
+        process.send(signal.SIGTERM)
+        assert await process.ended() == (0, "")
+    assert {line["event_id"]: (line["level"], line["reason"]) for line in lines} == {
+        events[tasks[0]]: ("error", "event.state: does not belong to the event type"),
+        events[tasks[2]]: ("error", "event.result: must not be null"),
+    }
+    assert {row["task_id"] for row in rows if row["state"] == "ACKED"} == {tasks[1], tasks[3]}
+    assert {view["task_id"] for view in receiver.views()} == {tasks[1], tasks[3]}
+    (stopped,) = await process.logged(message("stopped"))
+    assert (stopped["invalid"], stopped["applied"], stopped["reconnects"]) == (2, 2, 0)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbit.protocol.values import new_id
+from receiver.demo import Demo, DemoFailed, demo
+from receiver.settings import load
 from tests.support.receiver import NAME, Bench, bench
 from tests.support.receiver_process import (
     ReceiverProcess,
@@ -157,6 +161,20 @@ async def test_a_demo_without_tables_fails_before_it_makes_anything(
         assert await process.ended() == (1, "")
     assert process.noise == ["error: receiver_task_views is absent, needed: a table"]
     assert subscriptions(platform_dsn, credentials["queue_id"]) == []
+
+
+async def test_a_demo_whose_event_never_comes_ends_at_its_limit_and_leaves_everything(
+    variables: dict[str, str], credentials: dict[str, Any], platform_dsn: DSN, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forgetful(Demo):
+        async def submit_and_cancel(self) -> str:
+            return new_id()
+
+    monkeypatch.setattr("receiver.demo.TOTAL_S", 1.0)
+    with pytest.raises(DemoFailed, match="it was not done in 1 s"):
+        await demo(load(variables), asyncio.Event(), kind=Forgetful)
+    (subscription,) = subscriptions(platform_dsn, credentials["queue_id"])
+    assert subscription["enabled"] == 1
 
 
 @pytest.mark.parametrize(
