@@ -151,10 +151,11 @@ async def test_read_takes_everything_back(bench: LaneBench) -> None:
         assert row is not None
         return int(row[0])
 
-    assert await lane.read(work, budget_s=BUDGET_S) == 1
-    assert bench.ids() == []
+    await lane.run(inserting("before"), budget_s=BUDGET_S)
+    assert await lane.read(work, budget_s=BUDGET_S) == 2
+    assert bench.ids() == ["before"]
     assert lane.last_outcome is None
-    assert lane.tally == Tally(opened=1)
+    assert lane.tally == Tally(committed=1, opened=1)
 
 
 async def test_each_statement_sees_what_is_committed_when_it_starts(bench: LaneBench) -> None:
