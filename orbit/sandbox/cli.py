@@ -41,7 +41,7 @@ def run(command: tuple[str, ...]) -> None:
 
 def _run(command: tuple[str, ...], sandbox: Sandbox, signals: Signals) -> int:
     if command:
-        status = run_command(command, sandbox, signals)
+        status = run_command(command, sandbox, signals, on_progress=_say)
         failure = sandbox.node_failure()
         if failure is not None:
             _say(failure)

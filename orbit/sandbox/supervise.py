@@ -17,7 +17,7 @@ from orbit.sandbox.descendants import adopt_orphans, end_strays
 from orbit.sandbox.process import spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from orbit.sandbox.stack import Sandbox
@@ -76,7 +76,9 @@ class Signals:
                 pass
 
 
-def run_command(command: Sequence[str], sandbox: Sandbox, signals: Signals) -> int:
+def run_command(
+    command: Sequence[str], sandbox: Sandbox, signals: Signals, *, on_progress: Callable[[str], None]
+) -> int:
     """Run the command with the sandbox's variables; return its exit status as a shell would (128 + signal)."""
     adopt_orphans()
     process = spawn(
@@ -87,7 +89,7 @@ def run_command(command: Sequence[str], sandbox: Sandbox, signals: Signals) -> i
         death_signal=signal.SIGTERM,
     )
     try:
-        status = _wait(process, signals)
+        status = _wait(process, signals, on_progress)
     finally:
         signals.ending()
         if process.poll() is None:
@@ -98,7 +100,7 @@ def run_command(command: Sequence[str], sandbox: Sandbox, signals: Signals) -> i
     return status if status >= 0 else 128 - status
 
 
-def _wait(process: subprocess.Popen[bytes], signals: Signals) -> int:
+def _wait(process: subprocess.Popen[bytes], signals: Signals, on_progress: Callable[[str], None]) -> int:
     """Wait for the command. A signal is passed on and starts the grace period; a second one ends it."""
     deadline = None
     while True:
@@ -106,12 +108,22 @@ def _wait(process: subprocess.Popen[bytes], signals: Signals) -> int:
             return process.wait(_POLL_S)
         except subprocess.TimeoutExpired:
             pass
-        if signals.received and deadline is None:
+        if not signals.received:
+            continue
+        if deadline is None:
+            first = signals.received[0]
             deadline = time.monotonic() + GRACE_S
-            if not _from_terminal(signals.received[0]):
-                process.send_signal(signals.received[0])
-        if deadline is not None and (len(signals.received) > 1 or time.monotonic() > deadline):
+            if not _from_terminal(first):
+                process.send_signal(first)
+            on_progress(f"{first.name}: the command has {GRACE_S:.0f} s to end")
+        elif len(signals.received) > 1:
+            on_progress("a second signal: killing the command")
             process.kill()
+            return process.wait()
+        elif time.monotonic() > deadline:
+            on_progress(f"the command did not end in {GRACE_S:.0f} s: killing it")
+            process.kill()
+            return process.wait()
 
 
 def _from_terminal(number: signal.Signals) -> bool:

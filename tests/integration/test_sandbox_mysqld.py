@@ -149,6 +149,18 @@ def local() -> Iterator[MysqldProcess]:
         yield server.control
 
 
+def test_nobody_gets_in_without_a_password_by_the_servers_socket_either(local: MysqldProcess) -> None:
+    # By a file descriptor: a socket's path has 107 bytes at most, and a checkout may lie deeper.
+    folder = os.open(local._data, os.O_RDONLY)
+    try:
+        with pytest.raises(pymysql.OperationalError) as refused:
+            pymysql.connect(unix_socket=f"/proc/self/fd/{folder}/mysql.sock", user="root", password="")
+    finally:
+        os.close(folder)
+
+    assert refused.value.args[0] == 3118  # ER_ACCOUNT_HAS_BEEN_LOCKED
+
+
 def test_a_server_that_does_not_start_shows_the_end_of_its_log(local: MysqldProcess) -> None:
     local.stop()
     (local._data / "mysql.ibd").write_bytes(b"\0" * 4096)

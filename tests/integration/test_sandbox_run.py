@@ -254,6 +254,7 @@ def test_a_second_signal_kills_a_command_that_ignores_the_first(runs: Runs) -> N
     process.send_signal(signal.SIGINT)
 
     assert rest(process) == (128 + signal.SIGKILL, "")
+    assert "sandbox: a second signal: killing the command" in runs.stderr()
     runs.nothing_is_left()
 
 
@@ -266,6 +267,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once(runs: Runs) -> None:
         os.write(master, b"\x03")
 
         assert line(process) == "SIGINT"
+        wait_until(lambda: "sandbox: SIGINT: the command has" in runs.stderr(), "the sandbox to see its own")
         (runs.folder / "here" / "end").touch()
         assert rest(process) == (7, "1\n")
     finally:
