@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self
 
-from orbit.protocol.attempt_v1 import Attempt, Lease
+from orbit.protocol.attempt_v1 import Attempt, AttemptState, Lease, OfAttempt
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.members import read_flag, read_object
 from orbit.protocol.strict_json import as_int
@@ -54,7 +54,8 @@ class AssignedTask:
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
         members = read_object(body, path, _TASK_REQUIRED, _TASK_OPTIONAL, lenient=lenient)
-        if ("concurrency_key" in members) != ("concurrency_token" in members):
+        keyed = "concurrency_key" in members
+        if keyed != ("concurrency_token" in members):
             raise InvalidValue(f"{path}.concurrency_token", "goes with concurrency_key, and neither without the other")
         key, token, origin = (members.get(name) for name in ("concurrency_key", "concurrency_token", "retry_of"))
         task = cls(
@@ -70,8 +71,8 @@ class AssignedTask:
             deadline_at=parse_time(members["deadline_at"], f"{path}.deadline_at"),
             priority=as_int(members["priority"], f"{path}.priority", 0, 9) if "priority" in members else 0,
             effect_uncertain=read_flag(members.get("effect_uncertain", False), f"{path}.effect_uncertain"),
-            concurrency_key=parse_key(key, f"{path}.concurrency_key") if "concurrency_key" in members else None,
-            concurrency_token=parse_counter(token, f"{path}.concurrency_token") if key is not None else None,
+            concurrency_key=parse_key(key, f"{path}.concurrency_key") if keyed else None,
+            concurrency_token=parse_counter(token, f"{path}.concurrency_token") if keyed else None,
             retry_of=parse_id(origin, f"{path}.retry_of") if "retry_of" in members else None,
         )
         if task.retry_of == task.task_id:
@@ -116,11 +117,21 @@ class Assignment:
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
         members = read_object(body, path, frozenset({"task", "attempt", "lease"}), lenient=lenient)
-        return cls(
+        assignment = cls(
             task=AssignedTask.parse(members["task"], f"{path}.task", lenient=lenient),
             attempt=Attempt.parse(members["attempt"], f"{path}.attempt", lenient=lenient),
             lease=Lease.parse(members["lease"], f"{path}.lease", lenient=lenient),
         )
+        assignment._check(path)
+        return assignment
+
+    def _check(self, path: str) -> None:
+        if self.attempt.task_id != self.task.task_id:
+            raise InvalidValue(f"{path}.attempt.task_id", "must be the task's")
+        if self.lease.identity != self.attempt.identity:
+            raise InvalidValue(f"{path}.lease", "must be of the attempt")
+        if self.lease.state is not AttemptState.LEASED or not self.lease.active:
+            raise InvalidValue(f"{path}.lease.state", "must be LEASED, and the lease active")
 
     def to_body(self) -> dict[str, Any]:
         """The body as it goes on the wire, with the secret and the payload."""
@@ -128,12 +139,9 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cancellation:
+class Cancellation(OfAttempt):
     """The push task.cancel: somebody asked for the end of exactly this attempt's task."""
 
-    task_id: str
-    attempt_id: str
-    epoch: int
     cancel_requested_at: datetime
 
     @classmethod

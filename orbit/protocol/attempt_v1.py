@@ -2,29 +2,31 @@
 
 An attempt is one claim of a task. Its proof (ids, epoch and secret) gives the right to speak about it; its lease says
 whether that still counts. A receipt is history, what was recorded when a message first arrived; a lease is what holds
-now. The two are never mixed: an old receipt revives nothing. Source: seeds worker-contract and worker-sdk.
+now. The two are never mixed: an old receipt revives nothing. Sources: seeds worker-contract, worker-sdk, safe-retry.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Self, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
 from orbit.protocol.errors import InvalidValue
+from orbit.protocol.frame import parse_code
 from orbit.protocol.http_v1 import TaskState
-from orbit.protocol.limits import Limits
-from orbit.protocol.members import optional_time, put_time, read_flag, read_object
-from orbit.protocol.strict_json import Value, canonical
-from orbit.protocol.values import Secret, format_time, parse_counter, parse_id, parse_name, parse_time
-
-E = TypeVar("E", bound=StrEnum)
+from orbit.protocol.members import optional_time, put_time, read_flag, read_object, read_word
+from orbit.protocol.result import result_text
+from orbit.protocol.values import Secret, format_time, parse_counter, parse_id, parse_time
 
 _PROOF: Final = frozenset({"task_id", "attempt_id", "epoch", "lease_secret"})
 _NAMED: Final = frozenset({"task_id", "attempt_id", "epoch"})
+_RECEIPT: Final = _NAMED | {"operation", "disposition", "task_state", "task_version", "recorded_at"}
+_RECEIPT_EXTRA: Final = frozenset({"lease_until", "decision", "next_available_at"})
 
 
 class Outcome(StrEnum):
@@ -70,19 +72,42 @@ class Decision(StrEnum):
     RECONCILIATION_REQUIRED = "RECONCILIATION_REQUIRED"
 
 
-def _word(kind: type[E], value: object, path: str) -> E:
-    if not isinstance(value, str) or value not in kind.__members__.values():
-        raise InvalidValue(path, "must be one of " + ", ".join(kind))
-    return kind(value)
+class _Extra(NamedTuple):
+    """Which of a receipt's changing members are there."""
+
+    required: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+
+
+RECEIPTS: Final[Mapping[tuple[Operation, Disposition], _Extra]] = MappingProxyType(
+    {
+        (Operation.START, Disposition.APPLIED): _Extra(required=frozenset({"lease_until"})),
+        (Operation.RENEW, Disposition.APPLIED): _Extra(required=frozenset({"lease_until"})),
+        (Operation.FINISH, Disposition.APPLIED): _Extra(optional=frozenset({"decision", "next_available_at"})),
+        (Operation.FINISH, Disposition.EVIDENCE_ONLY): _Extra(),
+    }
+)
+"""Every receipt that there is: only a report can be mere evidence, and evidence decides nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """An attempt and the right to speak about it: the body of worker.resume, task.start and task.renew."""
+class OfAttempt:
+    """What every statement about an attempt begins with."""
 
     task_id: str
     attempt_id: str
     epoch: int
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """Which attempt this is about: its task, its id and its epoch."""
+        return self.task_id, self.attempt_id, self.epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(OfAttempt):
+    """An attempt and the right to speak about it: the body of worker.resume, task.start and task.renew."""
+
     lease_secret: Secret = field(repr=False)
 
     @classmethod
@@ -107,15 +132,12 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(OfAttempt):
     """What an attempt may do now. `active`: its reports still count; a cancel request takes away only going on.
 
     `lease_until` and `server_time` are the database's clock, to be used only as a difference.
     """
 
-    task_id: str
-    attempt_id: str
-    epoch: int
     state: AttemptState
     active: bool
     server_time: datetime
@@ -136,7 +158,7 @@ class Lease:
             task_id=parse_id(members["task_id"], f"{path}.task_id"),
             attempt_id=parse_id(members["attempt_id"], f"{path}.attempt_id"),
             epoch=parse_counter(members["epoch"], f"{path}.epoch"),
-            state=_word(AttemptState, members["state"], f"{path}.state"),
+            state=read_word(AttemptState, members["state"], f"{path}.state"),
             active=read_flag(members["active"], f"{path}.active"),
             server_time=parse_time(members["server_time"], f"{path}.server_time"),
             lease_until=optional_time(members, "lease_until", path),
@@ -180,11 +202,11 @@ class Finish:
         members = read_object(
             body, path, _PROOF | {"outcome"}, frozenset({"result", "error_code", "retryable"}), lenient=lenient
         )
-        outcome = _word(Outcome, members["outcome"], f"{path}.outcome")
+        outcome = read_word(Outcome, members["outcome"], f"{path}.outcome")
         return cls(
             attempt=Attempt.parse({name: members[name] for name in _PROOF}, path),
             outcome=outcome,
-            result=_result(members["result"], f"{path}.result") if "result" in members else None,
+            result=result_text(members["result"], f"{path}.result") if "result" in members else None,
             error_code=_error_code(outcome, members, path),
             retryable=_retryable(outcome, members, path),
         )
@@ -201,22 +223,13 @@ class Finish:
         return body
 
 
-def _result(value: Value | msgspec.Raw, path: str) -> str:
-    if value is None:
-        raise InvalidValue(path, "must not be null; leave it out")
-    text = canonical(value)
-    if len(text) > Limits().result_bytes:
-        raise InvalidValue(path, f"is larger than {Limits().result_bytes} bytes")
-    return text.decode()
-
-
 def _error_code(outcome: Outcome, members: dict[str, Any], path: str) -> str | None:
     code = members.get("error_code")
     if outcome is Outcome.SUCCEEDED:
         if "error_code" in members and code != "":
             raise InvalidValue(f"{path}.error_code", "does not go with SUCCEEDED")
         return None
-    return parse_name(code, f"{path}.error_code")
+    return parse_code(code, f"{path}.error_code")
 
 
 def _retryable(outcome: Outcome, members: dict[str, Any], path: str) -> bool:
@@ -227,43 +240,39 @@ def _retryable(outcome: Outcome, members: dict[str, Any], path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What was recorded when a message first arrived. The same message id or the same report gets the same receipt."""
+class Receipt(OfAttempt):
+    """What was recorded when a message first arrived. The same message id or the same report gets the same receipt.
+
+    `decision` is a `Decision` or one that only a newer server knows; compare with `==`.
+    """
 
     operation: Operation
-    task_id: str
-    attempt_id: str
-    epoch: int
     disposition: Disposition
     task_state: TaskState
     task_version: int
     recorded_at: datetime
     lease_until: datetime | None = None
-    decision: Decision | None = None
+    decision: str | None = None
     next_available_at: datetime | None = None
 
     @classmethod
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
         """Read an untrusted body; raises InvalidValue."""
-        members = read_object(
-            body,
-            path,
-            _NAMED | {"operation", "disposition", "task_state", "task_version", "recorded_at"},
-            frozenset({"lease_until", "decision", "next_available_at"}),
-            lenient=lenient,
-        )
-        decision = members.get("decision")
+        members = read_object(body, path, _RECEIPT, _RECEIPT_EXTRA, lenient=lenient)
+        operation = read_word(Operation, members["operation"], f"{path}.operation")
+        disposition = read_word(Disposition, members["disposition"], f"{path}.disposition")
+        _check_receipt(operation, disposition, members, path)
         return cls(
-            operation=_word(Operation, members["operation"], f"{path}.operation"),
+            operation=operation,
             task_id=parse_id(members["task_id"], f"{path}.task_id"),
             attempt_id=parse_id(members["attempt_id"], f"{path}.attempt_id"),
             epoch=parse_counter(members["epoch"], f"{path}.epoch"),
-            disposition=_word(Disposition, members["disposition"], f"{path}.disposition"),
-            task_state=_word(TaskState, members["task_state"], f"{path}.task_state"),
+            disposition=disposition,
+            task_state=read_word(TaskState, members["task_state"], f"{path}.task_state"),
             task_version=parse_counter(members["task_version"], f"{path}.task_version"),
             recorded_at=parse_time(members["recorded_at"], f"{path}.recorded_at"),
             lease_until=optional_time(members, "lease_until", path),
-            decision=_word(Decision, decision, f"{path}.decision") if "decision" in members else None,
+            decision=parse_code(members["decision"], f"{path}.decision") if "decision" in members else None,
             next_available_at=optional_time(members, "next_available_at", path),
         )
 
@@ -281,9 +290,20 @@ class Receipt:
         }
         put_time(body, "lease_until", self.lease_until)
         if self.decision is not None:
-            body["decision"] = self.decision.value
+            body["decision"] = str(self.decision)
         put_time(body, "next_available_at", self.next_available_at)
         return body
+
+
+def _check_receipt(operation: Operation, disposition: Disposition, members: dict[str, Any], path: str) -> None:
+    extra = RECEIPTS.get((operation, disposition))
+    if extra is None:
+        raise InvalidValue(f"{path}.disposition", "does not go with the operation")
+    for name in sorted(_RECEIPT_EXTRA):
+        if name in extra.required and name not in members:
+            raise InvalidValue(f"{path}.{name}", "is required with this operation")
+        if name in members and name not in extra.required | extra.optional:
+            raise InvalidValue(f"{path}.{name}", "does not go with this operation and disposition")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,12 +319,14 @@ class CommandResult:
         """Read an untrusted body; raises InvalidValue."""
         members = read_object(body, path, frozenset({"disposition", "receipt", "lease"}), lenient=lenient)
         result = cls(
-            disposition=_word(Disposition, members["disposition"], f"{path}.disposition"),
+            disposition=read_word(Disposition, members["disposition"], f"{path}.disposition"),
             receipt=Receipt.parse(members["receipt"], f"{path}.receipt", lenient=lenient),
             lease=Lease.parse(members["lease"], f"{path}.lease", lenient=lenient),
         )
         if result.disposition is not result.receipt.disposition:
             raise InvalidValue(f"{path}.disposition", "must be the receipt's")
+        if result.receipt.identity != result.lease.identity:
+            raise InvalidValue(f"{path}.lease", "must be of the receipt's attempt")
         return result
 
     def to_body(self) -> dict[str, Any]:

@@ -23,10 +23,10 @@ import msgspec
 
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.frame import parse_code
-from orbit.protocol.members import read_flag, read_list, read_object
+from orbit.protocol.members import read_flag, read_list, read_object, read_word
 from orbit.protocol.strict_json import as_int
 from orbit.protocol.values import Secret, format_time, parse_counter, parse_id, parse_time
-from orbit.protocol.vocabulary import Request, Vocabulary
+from orbit.protocol.vocabulary import Pushed, Request, Vocabulary
 
 SUBPROTOCOL: Final = "pulse.events.v1"
 PATH: Final = "/v1/events"
@@ -272,10 +272,7 @@ class Verdict:
         """Read an untrusted body; raises InvalidValue."""
         names = frozenset({"delivery_id", "epoch", "disposition"})
         members = read_object(body, path, names, frozenset({"acked_at", "code"}), lenient=lenient)
-        try:
-            disposition = Disposition(members["disposition"])
-        except (ValueError, TypeError):
-            raise InvalidValue(f"{path}.disposition", "must be ACKED, RELEASED or REFUSED") from None
+        disposition = read_word(Disposition, members["disposition"], f"{path}.disposition")
         if (disposition is Disposition.REFUSED) != ("code" in members):
             raise InvalidValue(f"{path}.code", "goes with REFUSED and only with it")
         if (disposition is Disposition.ACKED) != ("acked_at" in members):
@@ -365,6 +362,6 @@ VOCABULARY: Final = Vocabulary(
         "event.ack": Request(Ack, Verdicts, _check_ack),
         "event.release": Request(Release, Verdicts, _check_release),
     },
-    pushes={"event.deliver": Delivery},
+    pushes={"event.deliver": Pushed(Delivery)},
 )
 """The subprotocol as data, for `ClientSession` and `ServerSession`."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.values import format_time, parse_time
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 
 
 def read_object(
@@ -41,6 +43,13 @@ def read_flag(value: object, path: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidValue(path, "must be true or false")
     return value
+
+
+def read_word(kind: type[E], value: object, path: str) -> E:
+    """Read one word of a closed vocabulary. Raises InvalidValue."""
+    if not isinstance(value, str) or value not in kind.__members__.values():
+        raise InvalidValue(path, "must be one of " + ", ".join(kind))
+    return kind(value)
 
 
 def optional_time(members: dict[str, Any], name: str, path: str) -> datetime | None:

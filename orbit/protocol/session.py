@@ -132,6 +132,7 @@ class _Session:
         self.phase = Phase.GREETING
         self.session_id: str | None = None
         self._pending: dict[str, _Pending] = {}
+        self._greeted_with: Any = None
         self._last_capacity: Any = None
 
     @property
@@ -197,7 +198,9 @@ class ClientSession(_Session):
         self._require(Kind.HELLO)
         if self._pending:
             raise NotOpen("hello was sent already")
-        return self._send(self.vocabulary.hello, self.vocabulary.greeting, body, message_id)
+        data = self._send(self.vocabulary.hello, self.vocabulary.greeting, body, message_id)
+        self._greeted_with = body
+        return data
 
     def request(self, name: str, body: Body, message_id: str) -> bytes:
         """Return the frame of a request, which is in flight from now on.
@@ -230,14 +233,16 @@ class ClientSession(_Session):
             return self._take_error(frame)
         if frame.type in (ACK, self.vocabulary.welcome):
             return self._take_answer(frame)
-        body_type = self.vocabulary.pushes.get(frame.type)
-        if body_type is None:
+        pushed = self.vocabulary.pushes.get(frame.type)
+        if pushed is None:
             raise UnexpectedFrame("type is not one a server sends")
         self._expect(Kind.PUSH)
         self._check_session(frame)
         if frame.reply_to is not None:
             raise UnexpectedFrame("a push has no reply_to")
-        return Push(frame.message_id, frame.type, body_type.parse(frame.body, lenient=True))
+        body = pushed.body.parse(frame.body, lenient=True)
+        pushed.check(self._greeted_with, body)
+        return Push(frame.message_id, frame.type, body)
 
     def _send(self, name: str, exchange: Request, body: Body, message_id: str) -> bytes:
         wire = body.to_body()
@@ -325,6 +330,7 @@ class ServerSession(_Session):
         if fault:
             return Invalid(frame.message_id, frame.type, *fault)
         if frame.type == self.vocabulary.hello:
+            self._greeted_with = body
             return Hello(frame.message_id, body)
         return Requested(frame.message_id, frame.type, body)
 
@@ -371,13 +377,17 @@ class ServerSession(_Session):
         return data
 
     def push(self, name: str, body: Body, message_id: str) -> bytes:
-        """Return a frame that answers nothing. Raise NotOpen before the first confirmed capacity."""
+        """Return a frame that answers nothing.
+
+        Raise NotOpen before the first confirmed capacity, InvalidValue for a body that cannot be sent to this client.
+        """
         self._require(Kind.PUSH)
-        body_type = self.vocabulary.pushes.get(name)
-        if body_type is None:
+        pushed = self.vocabulary.pushes.get(name)
+        if pushed is None:
             raise InvalidValue("type", "is not a push of this subprotocol")
         wire = body.to_body()
-        body_type.parse(wire)
+        pushed.body.parse(wire)
+        pushed.check(self._greeted_with, body)
         frame = Frame(type=name, message_id=parse_id(message_id, "message_id"), session_id=self.session_id, body=wire)
         return encode(frame, limits=self.limits)
 

@@ -1,6 +1,7 @@
 """What one subprotocol consists of: names and bodies as data, for the one session machine.
 
-`pulse.events.v1` is `events_v1.VOCABULARY`. A subprotocol is added by writing such a value, not by changing `session`.
+`pulse.events.v1` is `events_v1.VOCABULARY`, `pulse.worker.v1` is `worker_v1.VOCABULARY`. A subprotocol is added by
+writing such a value, not by changing `session`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,18 @@ class Request:
     check: Callable[[Any, Any], None]
 
 
+def _suits(_hello: Any, _push: Any) -> None:
+    """Accept every push: what its client said in the hello does not matter to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A push's body, and `check(hello, push)`, which raises InvalidValue for what this client did not ask for."""
+
+    body: type[Body]
+    check: Callable[[Any, Any], None] = _suits
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
     """What one subprotocol says: names and bodies, no behaviour.
@@ -47,4 +60,4 @@ class Vocabulary:
     greeting: Request
     capacity: str
     requests: Mapping[str, Request]
-    pushes: Mapping[str, type[Body]]
+    pushes: Mapping[str, Pushed]

@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self
 
-from orbit.protocol.assignment_v1 import Assignment, Cancellation
+from orbit.protocol.assignment_v1 import AssignedTask, Assignment, Cancellation
 from orbit.protocol.attempt_v1 import Attempt, CommandResult, Finish, Lease, Operation
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.members import read_flag, read_list, read_object
 from orbit.protocol.strict_json import as_int
 from orbit.protocol.values import Secret, format_time, parse_counter, parse_id, parse_name, parse_time
-from orbit.protocol.vocabulary import Request, Vocabulary
+from orbit.protocol.vocabulary import Pushed, Request, Vocabulary
 
 SUBPROTOCOL: Final = "pulse.worker.v1"
 PATH: Final = "/v1/workers"
@@ -43,6 +43,11 @@ class Capability:
     handler: str
     handler_version: str
     payload_version: str
+
+    @classmethod
+    def of(cls, task: AssignedTask) -> Self:
+        """What a worker needs for `task`."""
+        return cls(handler=task.handler, handler_version=task.handler_version, payload_version=task.payload_version)
 
     @classmethod
     def parse(cls, body: object, path: str = "body", *, lenient: bool = False) -> Self:
@@ -208,20 +213,46 @@ def _check_welcome(hello: Hello, welcome: Welcome) -> None:
 
 
 def _check_capacity(capacity: Capacity, welcome: Welcome) -> None:
-    if welcome.sequence != capacity.sequence:
-        raise InvalidValue("body.sequence", "must be the one of the request")
+    if (welcome.sequence, welcome.capacity, welcome.drain) != (capacity.sequence, capacity.capacity, capacity.drain):
+        raise InvalidValue("body.sequence", "must be the one of the request, and so must capacity and drain")
 
 
 def _check_lease(attempt: Attempt, lease: Lease) -> None:
-    if (lease.task_id, lease.attempt_id, lease.epoch) != (attempt.task_id, attempt.attempt_id, attempt.epoch):
-        raise InvalidValue("body.attempt_id", "must be the one of the request")
+    if lease.identity != attempt.identity:
+        raise InvalidValue("body.attempt_id", "must be the one of the request, and so must task_id and epoch")
 
 
-def _check_result(attempt: Attempt, result: CommandResult, operation: Operation) -> None:
-    _check_lease(attempt, result.lease)
-    receipt = result.receipt
-    if (receipt.operation, receipt.attempt_id, receipt.epoch) != (operation, attempt.attempt_id, attempt.epoch):
+def _check_result(operation: Operation, attempt: Attempt, result: CommandResult) -> None:
+    # A result is about one attempt; parsing has seen to that.
+    if (result.receipt.operation, result.receipt.identity) != (operation, attempt.identity):
         raise InvalidValue("body.receipt", "must be for the request's operation and attempt")
+
+
+def _check_start(attempt: Attempt, result: CommandResult) -> None:
+    _check_result(Operation.START, attempt, result)
+
+
+def _check_renewal(attempt: Attempt, result: CommandResult) -> None:
+    _check_result(Operation.RENEW, attempt, result)
+
+
+def _check_finish(finish: Finish, result: CommandResult) -> None:
+    _check_result(Operation.FINISH, finish.attempt, result)
+
+
+def _check_assignment(hello: Hello, assignment: Assignment) -> None:
+    task = assignment.task
+    if task.queue_id != hello.queue_id:
+        raise InvalidValue("body.task.queue_id", "must be the one of the hello")
+    if Capability.of(task) not in hello.capabilities:
+        raise InvalidValue("body.task.handler", "must be one that the hello declared, in those versions")
+    if task.concurrency_key is not None and not hello.concurrency_keys:
+        raise InvalidValue("body.task.concurrency_key", "goes to workers that declared concurrency_keys")
+
+
+def _check_cancellation(hello: Hello, _: Cancellation) -> None:
+    if not hello.cancellation_notifications:
+        raise InvalidValue("type", "goes to workers that asked for cancellation_notifications")
 
 
 VOCABULARY: Final = Vocabulary(
@@ -234,12 +265,13 @@ VOCABULARY: Final = Vocabulary(
     requests={
         "worker.capacity": Request(Capacity, Welcome, _check_capacity),
         "worker.resume": Request(Attempt, Lease, _check_lease),
-        "task.start": Request(Attempt, CommandResult, lambda one, got: _check_result(one, got, Operation.START)),
-        "task.renew": Request(Attempt, CommandResult, lambda one, got: _check_result(one, got, Operation.RENEW)),
-        "task.finish": Request(
-            Finish, CommandResult, lambda one, got: _check_result(one.attempt, got, Operation.FINISH)
-        ),
+        "task.start": Request(Attempt, CommandResult, _check_start),
+        "task.renew": Request(Attempt, CommandResult, _check_renewal),
+        "task.finish": Request(Finish, CommandResult, _check_finish),
     },
-    pushes={"task.assign": Assignment, "task.cancel": Cancellation},
+    pushes={
+        "task.assign": Pushed(Assignment, _check_assignment),
+        "task.cancel": Pushed(Cancellation, _check_cancellation),
+    },
 )
 """The subprotocol as data, for `ClientSession` and `ServerSession`."""
