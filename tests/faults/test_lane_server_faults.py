@@ -12,6 +12,7 @@ import pytest
 from orbit.mysql.checks import Requirements, judge, read_facts
 from orbit.mysql.errors import CommitUnconfirmed, Kind, NotCommitted, Stage
 from orbit.mysql.lane import Outcome
+from orbit.mysql.statement import Statement
 from orbit.mysql.times import DEFAULT_TIMES
 from orbit.sandbox import mysql_server
 from orbit.sandbox.server import admin_cursor
@@ -108,6 +109,33 @@ async def test_a_commit_to_a_frozen_server_is_done_when_it_wakes(bench: LaneBenc
     finally:
         control.resume()
     await until(lambda: bench.ids() == ["a"])
+
+
+async def test_what_a_lane_dropped_is_not_sent_later(bench: LaneBench, control: Control) -> None:
+    """A frozen server takes only what fits into its socket; the rest must not wait for it to wake."""
+    lane = bench.lane(HASTY)
+    await lane.open()
+    assert lane._connection is not None
+    assert lane._connection._writer is not None
+    transport = lane._connection._writer.transport
+    big = Statement("SELECT LENGTH(%s)", ("text",))
+    waiting: list[int] = []
+
+    async def work(transaction: Transaction) -> None:
+        control.pause()
+        sending = asyncio.create_task(transaction.fetch(big, {"text": "x" * 32_000_000}))
+        await until(lambda: transport.get_write_buffer_size() > 0)
+        waiting.append(transport.get_write_buffer_size())
+        await sending
+
+    try:
+        with pytest.raises(NotCommitted, match="no answer in time"):
+            await lane.run(work, budget_s=BUDGET_S)
+        assert waiting[0] > 0
+        assert transport.get_write_buffer_size() == 0
+        await until(lambda: transport.get_extra_info("socket").fileno() == -1)
+    finally:
+        control.resume()
 
 
 async def test_a_killed_server_costs_one_call_and_loses_nothing_confirmed(bench: LaneBench, control: Control) -> None:
