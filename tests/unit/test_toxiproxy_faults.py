@@ -40,6 +40,7 @@ COMMIT, COMMIT_OK = Subject(Point.COMMIT), Subject(Point.COMMIT_OK)
         (CutInHandshake("login"), Subject(Point.LOGIN), True),
         (CutAfterStatement(2), Subject(Point.REPLY, statement=2), True),
         (CutAfterStatement(2), Subject(Point.REPLY, statement=1), False),
+        (CutAfterStatement(2), Subject(Point.REPLY, statement=3), False),
         (CutAfterStatement(2), Subject(Point.ERROR, statement=2), False),
         (DarkLink(), Subject(Point.ACCEPTED), True),
         (DarkLink(), Subject(Point.REPLY, statement=1), False),
