@@ -130,6 +130,29 @@ async def test_a_server_that_accepts_and_closes_is_not_dialled_in_a_tight_loop()
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 7.5, 7.5, 7.5])
 
 
+async def test_a_welcomed_session_that_lasted_makes_the_next_wait_a_short_one() -> None:
+    waits: list[float] = []
+    now = 0.0
+    orbit = FakeOrbit()
+
+    def clock() -> float:
+        nonlocal now
+        now += 10.0  # every look at the clock is ten seconds after the last
+        return now
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        orbit.close_on_accept = 1011 if len(waits) in (1, 2, 4) else None
+
+    orbit.close_on_accept = 1011
+    timing = Timing(clock=clock, sleep=sleep, jitter=lambda: 0.5)
+    async with orbit, consuming(orbit.client(), orbit.subscription_id, Script(), timing=timing):
+        await orbit.until(lambda: len(orbit.saw("consumer.capacity")) == 1)
+        orbit.connection.socket.transport.abort()
+        await orbit.until(lambda: len(orbit.saw("consumer.capacity")) == 2)
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.1, 0.2])
+
+
 async def test_a_server_restart_is_survived_and_counted() -> None:
     async with FakeOrbit() as orbit:
         script = Script()

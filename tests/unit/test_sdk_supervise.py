@@ -132,6 +132,21 @@ async def test_together_raises_the_failure_itself_and_awaits_the_others() -> Non
     assert ended == ["waits"]
 
 
+async def test_together_raises_what_failed_first_not_what_failed_for_being_cancelled() -> None:
+    async def fails_when_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError("an aftermath") from None
+
+    with pytest.raises(Disconnected):
+        await together(fails_when_cancelled(), _fail_later())
+
+
+async def test_together_returns_when_all_have() -> None:
+    await together(asyncio.sleep(0), asyncio.sleep(0))
+
+
 async def test_a_cancellation_is_not_lost_to_a_failure_of_the_same_moment() -> None:
     async def fails_when_cancelled() -> None:
         try:
@@ -148,4 +163,9 @@ async def test_a_cancellation_is_not_lost_to_a_failure_of_the_same_moment() -> N
 
 
 async def _fail() -> None:
+    raise GONE
+
+
+async def _fail_later() -> None:
+    await asyncio.sleep(0)
     raise GONE
