@@ -10,9 +10,8 @@ from orbit.protocol.attempt_v1 import Attempt, AttemptState, Lease, OfAttempt
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.members import read_flag, read_object
 from orbit.protocol.strict_json import as_int
-from orbit.protocol.values import format_time, parse_counter, parse_id, parse_key, parse_name, parse_time
+from orbit.protocol.values import COUNT_MAX, format_time, parse_counter, parse_id, parse_key, parse_name, parse_time
 
-INT_MAX: Final = 2**53 - 1
 _TASK_REQUIRED: Final = frozenset(
     {
         "task_id",
@@ -65,9 +64,9 @@ class AssignedTask:
             handler_version=parse_name(members["handler_version"], f"{path}.handler_version"),
             payload_version=parse_name(members["payload_version"], f"{path}.payload_version"),
             payload=members["payload"],
-            attempt_number=as_int(members["attempt_number"], f"{path}.attempt_number", 1, INT_MAX),
-            max_attempts=as_int(members["max_attempts"], f"{path}.max_attempts", 1, INT_MAX),
-            attempt_timeout_ms=as_int(members["attempt_timeout_ms"], f"{path}.attempt_timeout_ms", 1, INT_MAX),
+            attempt_number=as_int(members["attempt_number"], f"{path}.attempt_number", 1, COUNT_MAX),
+            max_attempts=as_int(members["max_attempts"], f"{path}.max_attempts", 1, COUNT_MAX),
+            attempt_timeout_ms=as_int(members["attempt_timeout_ms"], f"{path}.attempt_timeout_ms", 1, COUNT_MAX),
             deadline_at=parse_time(members["deadline_at"], f"{path}.deadline_at"),
             priority=as_int(members["priority"], f"{path}.priority", 0, 9) if "priority" in members else 0,
             effect_uncertain=read_flag(members.get("effect_uncertain", False), f"{path}.effect_uncertain"),

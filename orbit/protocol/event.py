@@ -2,8 +2,8 @@
 
 Everything later - the inbox row, the view, comparisons - uses this one object. Members that are not declared here are
 no error: they stay in the text and are digested, so that an event of a newer platform is kept whole. Sources: seed
-result-inbox section 4 (what identifies an event, what is refused), seed safe-retry section 2 (effect_uncertain),
-seed worker-contract (counters, times, non-null results).
+result-inbox section 4 (what identifies an event, what is refused), seed safe-retry sections 2 and 3 (effect_uncertain,
+what a decision about retrying is told with), seed worker-contract (counters, times, non-null results).
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import Final, NamedTuple, Self
 from orbit.protocol import strict_json
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.limits import Limits
-from orbit.protocol.strict_json import Number, Value
-from orbit.protocol.values import format_time, parse_counter, parse_id, parse_name, parse_time
+from orbit.protocol.members import optional_time
+from orbit.protocol.strict_json import Number, Value, as_int
+from orbit.protocol.values import COUNT_MAX, format_time, parse_counter, parse_id, parse_name, parse_time
 
 CODE_LENGTH_MAX: Final = 64
-"""Characters in an error code or a decision."""
+"""Characters in an error code, a decision or a node's name."""
 
 
 class Presence(Enum):
@@ -70,7 +71,9 @@ class Event:
     """One event that passed every check.
 
     `text` is the canonical text of the whole event, `sha256` the hexadecimal digest of its UTF-8 bytes; `result` is the
-    canonical text of that member alone. The repr shows identity and state, never `text` or `result`.
+    canonical text of that member alone. `decision` to `node` tell how a task went on or ended (`delay_ms` in
+    milliseconds); `node` is who noticed, when no report did. The repr shows identity and state, never `text` or
+    `result`.
     """
 
     event_id: str
@@ -84,6 +87,11 @@ class Event:
     error_code: str | None
     attempt_id: str | None
     decision: str | None
+    delay_ms: int | None = None
+    next_available_at: datetime | None = None
+    attempt_count: int | None = None
+    max_attempts: int | None = None
+    node: str | None = None
     effect_uncertain: bool
     text: str
     sha256: str
@@ -108,6 +116,9 @@ class Event:
         rule = _rule(data)
         occurred_at = parse_time(data["occurred_at"], "event.occurred_at")
         members = {**data, "occurred_at": format_time(occurred_at)}
+        next_available_at = optional_time(data, "next_available_at", "event")
+        if next_available_at is not None:
+            members["next_available_at"] = format_time(next_available_at)
         result: bytes | None = None
         if "result" in data:
             result = _result(data["result"], limits)
@@ -128,6 +139,11 @@ class Event:
             error_code=_code(data, "error_code"),
             attempt_id=parse_id(data["attempt_id"], "event.attempt_id") if "attempt_id" in data else None,
             decision=_code(data, "decision"),
+            delay_ms=_count(data, "delay_ms", 1),
+            next_available_at=next_available_at,
+            attempt_count=_count(data, "attempt_count", 0),
+            max_attempts=_count(data, "max_attempts", 1),
+            node=_code(data, "node"),
             effect_uncertain=_effect_uncertain(data),
             text=text.decode(),
             sha256=hashlib.sha256(text).hexdigest(),
@@ -167,6 +183,10 @@ def _code(data: dict[str, Value], name: str) -> str | None:
     if name not in data:
         return None
     return parse_name(data[name], f"event.{name}", max_length=CODE_LENGTH_MAX)
+
+
+def _count(data: dict[str, Value], name: str, minimum: int) -> int | None:
+    return as_int(data[name], f"event.{name}", minimum, COUNT_MAX) if name in data else None
 
 
 def _effect_uncertain(data: dict[str, Value]) -> bool:

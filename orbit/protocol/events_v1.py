@@ -25,7 +25,7 @@ from orbit.protocol.errors import InvalidValue
 from orbit.protocol.frame import parse_code
 from orbit.protocol.members import read_flag, read_list, read_object, read_word
 from orbit.protocol.strict_json import as_int
-from orbit.protocol.values import Secret, format_time, parse_counter, parse_id, parse_time
+from orbit.protocol.values import COUNT_MAX, Secret, format_time, parse_counter, parse_id, parse_time
 from orbit.protocol.vocabulary import Pushed, Request, Vocabulary
 
 SUBPROTOCOL: Final = "pulse.events.v1"
@@ -173,8 +173,8 @@ class Delivery:
             raise InvalidValue(f"{path}.event", "must be an object")
         return cls(
             proof=Proof.parse({name: head[name] for name in proof_names}, where),
-            attempt=as_int(head["attempt"], f"{where}.attempt", 1, 2**31 - 1),
-            attempt_budget=as_int(head["attempt_budget"], f"{where}.attempt_budget", 1, 2**31 - 1),
+            attempt=as_int(head["attempt"], f"{where}.attempt", 1, COUNT_MAX),
+            attempt_budget=as_int(head["attempt_budget"], f"{where}.attempt_budget", 1, COUNT_MAX),
             lease_until=parse_time(head["lease_until"], f"{where}.lease_until"),
             server_time=parse_time(head["server_time"], f"{where}.server_time"),
             event=event,

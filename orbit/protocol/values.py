@@ -23,6 +23,8 @@ _KEY: Final = re.compile(r"[!-~]{1,128}")
 _TIME: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,6}))?Z")
 
 COUNTER_MAX: Final = 2**64 - 1
+COUNT_MAX: Final = 2**31 - 1
+"""The most that a JSON integer of the wire may be; what may grow larger is a counter."""
 # The last of a secret's 43 base64url characters carries four bits; its two low bits must be zero to be canonical.
 _SECRET_LAST: Final = frozenset("AEIMQUYcgkosw048")
 

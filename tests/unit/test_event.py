@@ -155,6 +155,11 @@ WRONG: dict[str, list[Any]] = {
     "attempt_id": [None, "x"],
     "error_code": ["", None, "a b", "x" * 65],
     "decision": ["", None, 1],
+    "delay_ms": [0, -1, 1.0, "500", None, True, 2**31],
+    "next_available_at": ["2026-11-30T08:15:30", "2026-02-30T08:15:30Z", 0, None],
+    "attempt_count": [-1, 1.0, "1", None, False, 2**31],
+    "max_attempts": [0, 3.0, "3", None, 2**31],
+    "node": ["", "node a", None, "x" * 65],
     "effect_uncertain": [False, None, 1, "true"],
 }
 
@@ -180,6 +185,40 @@ def test_every_optional_member_is_read() -> None:
     assert (event.attempt_id, event.decision, event.effect_uncertain) == (ATTEMPT, "RECONCILIATION_REQUIRED", True)
     assert event.error_code == "TIMED_OUT"
     assert event.result is None
+
+
+def test_what_a_decision_about_retrying_is_told_with() -> None:
+    event = parse(
+        members(
+            "task.requeued",
+            occurred_at="2026-11-30T08:15:30.500Z",
+            attempt_id=ATTEMPT,
+            decision="UNSTARTED_LEASE_EXPIRED",
+            delay_ms=1500,
+            next_available_at="2026-11-30T08:15:32.000000Z",
+            attempt_count=2,
+            max_attempts=3,
+            effect_uncertain=True,
+            node="node-a.1",
+        )
+    )
+    assert (event.decision, event.delay_ms, event.node) == ("UNSTARTED_LEASE_EXPIRED", 1500, "node-a.1")
+    assert event.next_available_at == datetime(2026, 11, 30, 8, 15, 32, tzinfo=UTC)
+    assert (event.attempt_count, event.max_attempts) == (2, 3)
+    assert event.text == (
+        '{"attempt_count":2,"attempt_id":"cccccccccccccccccccccccccccccccc","decision":"UNSTARTED_LEASE_EXPIRED",'
+        '"delay_ms":1500,"effect_uncertain":true,"event_id":"0123456789abcdef0123456789abcdef",'
+        '"event_type":"task.requeued","max_attempts":3,"next_available_at":"2026-11-30T08:15:32Z",'
+        '"node":"node-a.1","occurred_at":"2026-11-30T08:15:30.5Z","queue_id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",'
+        '"state":"WAITING","task_id":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb","task_version":"7"}'
+    )
+    assert event.sha256 == "5e6d32989abd9f6861f84fcdbc2dadcfc5da4441f8c6812a1877fc4e4046f51c"
+
+
+def test_a_task_that_was_never_claimed_ends_with_no_attempt() -> None:
+    event = parse(members(attempt_count=0, max_attempts=1))
+    assert (event.attempt_count, event.max_attempts) == (0, 1)
+    assert (event.delay_ms, event.next_available_at, event.node) == (None, None, None)
 
 
 def test_the_largest_version_is_kept() -> None:
@@ -212,13 +251,14 @@ def test_order_blanks_and_escapes_do_not_change_the_digest_but_number_text_does(
 def test_one_time_in_two_spellings_is_one_event() -> None:
     spellings = ["2026-11-30T08:15:30.5Z", "2026-11-30T08:15:30.50Z", "2026-11-30T08:15:30.500000Z"]
     assert len({parse(members(occurred_at=time)).sha256 for time in spellings}) == 1
+    assert len({parse(members("task.requeued", next_available_at=time)).sha256 for time in spellings}) == 1
     # A time in a member that is not declared is text like any other.
-    assert len({parse(members(next_available_at=time)).sha256 for time in spellings}) == 3
+    assert len({parse(members(expected_at=time)).sha256 for time in spellings}) == 3
 
 
 def test_unknown_members_are_kept_and_digested() -> None:
-    event = parse(members(delay_ms=500, later={"x": [None]}))
-    assert '"delay_ms":500' in event.text
+    event = parse(members(waited_ms=500, later={"x": [None]}))
+    assert '"waited_ms":500' in event.text
     assert '"later":{"x":[null]}' in event.text
     assert event.sha256 != parse(members()).sha256
 
