@@ -1,7 +1,7 @@
 """A real MySQL and a real Orbit of one's own, for demos, tests and benchmarks. Linux only.
 
 `mysql_server()` gives a server in the first of four ways that works (design section 3) and says which;
-`Sandbox` adds a migrated and bootstrapped platform. Needs the `sandbox` extra.
+`open_sandbox()` adds a migrated and bootstrapped platform. Needs the `sandbox` extra.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from orbit.sandbox.server import (
     Database,
     MySQLServer,
 )
+from orbit.sandbox.stack import Sandbox, open_sandbox
 
 __all__ = [
     "PLATFORM_PRIVILEGES",
@@ -23,6 +24,8 @@ __all__ = [
     "Database",
     "MySQLServer",
     "NoMySQL",
+    "Sandbox",
     "SandboxError",
     "mysql_server",
+    "open_sandbox",
 ]

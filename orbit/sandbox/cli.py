@@ -7,7 +7,7 @@ import sys
 import click
 
 from orbit.sandbox.errors import SandboxError
-from orbit.sandbox.stack import Sandbox
+from orbit.sandbox.stack import Sandbox, open_sandbox
 from orbit.sandbox.supervise import Interrupted, Signals, run_command, stay
 
 
@@ -27,7 +27,7 @@ def run(command: tuple[str, ...]) -> None:
     signals = Signals()
     signals.install()
     try:
-        with Sandbox(on_progress=_say, log_to_stderr=not command) as sandbox:
+        with open_sandbox(on_progress=_say, log_to_stderr=not command) as sandbox:
             signals.running()
             status = _run(command, sandbox, signals)
             signals.ending()
@@ -42,11 +42,11 @@ def run(command: tuple[str, ...]) -> None:
 def _run(command: tuple[str, ...], sandbox: Sandbox, signals: Signals) -> int:
     if command:
         status = run_command(command, sandbox, signals, on_progress=_say)
-        failure = sandbox.node_failure()
+        failure = sandbox.node.failure()
         if failure is not None:
             _say(failure)
         elif status != 0:
-            _say(f"the command ended with {status}; the end of the platform's log:\n{sandbox.node_log()}")
+            _say(f"the command ended with {status}; the end of the platform's log:\n{sandbox.node.log}")
         return status
     for name, value in sandbox.exports().items():
         click.echo(f"{name}={value}")

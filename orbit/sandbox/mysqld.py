@@ -150,7 +150,7 @@ class MysqldProcess:
     @property
     def pid(self) -> int | None:
         """The process id, or None when it does not run."""
-        return None if self._process is None else self._process.pid
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     @property
     def admin(self) -> DSN:
@@ -163,7 +163,7 @@ class MysqldProcess:
 
         SandboxError with the end of the error log when it does not.
         """
-        if self._process is not None:
+        if self.pid is not None:
             raise SandboxError("mysqld runs already")
         if self._port is not None:
             self._launch(self._port, ())
@@ -247,7 +247,7 @@ class MysqldProcess:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._process is None:
+        if self._process is None or self._process.poll() is not None:
             raise SandboxError("mysqld does not run")
         self._process.send_signal(number)
 

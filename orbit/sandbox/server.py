@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pymysql
 
+from orbit.mysql.connect import ssl_context
 from orbit.sandbox.errors import SandboxError
 from orbit.sandbox.versions import ServerVersion, parse_version
 
@@ -54,6 +55,7 @@ def admin_cursor(dsn: DSN) -> Iterator[pymysql.cursors.Cursor]:
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=STATEMENT_TIMEOUT_S,
         write_timeout=STATEMENT_TIMEOUT_S,
+        ssl=ssl_context(dsn.ssl),
         init_command=f"SET SESSION lock_wait_timeout = {LOCK_WAIT_TIMEOUT_S}",
     )
     with connection, connection.cursor() as cursor:
@@ -190,9 +192,9 @@ def connect_existing(dsn: DSN, *, way: str) -> MySQLServer:
     host, port = dsn.hosts[0]
     try:
         version = read_version(dsn)
-    except pymysql.MySQLError as error:
-        number = error.args[0] if error.args and isinstance(error.args[0], int) else "-"
-        raise SandboxError(f"the server at {host}:{port} does not answer ({type(error).__name__} {number})") from error
+    except (pymysql.MySQLError, OSError, ValueError) as error:
+        number = f" {error.args[0]}" if error.args and isinstance(error.args[0], int) else ""
+        raise SandboxError(f"the server at {host}:{port} does not answer ({type(error).__name__}{number})") from error
     refusal = version.refusal()
     if refusal is not None:
         raise SandboxError(f"the server at {host}:{port} cannot be used: {refusal}")

@@ -145,7 +145,7 @@ def _from_terminal(number: signal.Signals) -> bool:
 def stay(sandbox: Sandbox, signals: Signals) -> str | None:
     """Stay up until a signal comes; return why the node ended when it ended by itself."""
     while not signals.received:
-        failure = sandbox.node_failure()
+        failure = sandbox.node.failure()
         if failure is not None:
             return failure
         time.sleep(_POLL_S)

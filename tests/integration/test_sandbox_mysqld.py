@@ -337,6 +337,19 @@ def test_a_server_in_the_environment_that_does_not_answer_is_an_error_and_no_oth
     )
 
 
+def test_a_server_in_the_environment_is_reached_by_tls_when_its_dsn_says_so(local: MysqldProcess) -> None:
+    dsn = f"{local.admin.render()}?ssl_ca={local._data}/ca.pem&ssl_mode=VERIFY_CA"
+
+    with mysql_server({"ORBIT_SANDBOX_MYSQL_DSN": dsn}) as server:
+        assert (
+            ask(
+                server.admin,
+                "SELECT variable_value <> '' FROM performance_schema.session_status WHERE variable_name = 'Ssl_cipher'",
+            )
+            == 1
+        )
+
+
 def test_an_account_has_the_privileges_it_was_given_and_no_others(mysql: MySQLServer) -> None:
     database = mysql.create_database("mine")
     other = mysql.create_database("yours")
