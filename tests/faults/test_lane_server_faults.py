@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbit.mysql.checks import Requirements, judge, read_facts
+from orbit.mysql.dsn import SSLMode, SSLOptions
 from orbit.mysql.errors import CommitUnconfirmed, Kind, NotCommitted, Stage
 from orbit.mysql.lane import Outcome
 from orbit.mysql.statement import Statement
@@ -136,6 +137,33 @@ async def test_what_a_lane_dropped_is_not_sent_later(bench: LaneBench, control: 
         await until(lambda: transport.get_extra_info("socket").fileno() == -1)
     finally:
         control.resume()
+
+
+async def test_a_lane_with_tls_closes_in_time_although_nobody_answers(bench: LaneBench, control: Control) -> None:
+    """TLS says goodbye and waits for the other side's; asyncio alone would give it 30 seconds."""
+    lane = bench.lane(dsn=replace(bench.dsn, ssl=SSLOptions(SSLMode.REQUIRED)))
+    await lane.open()
+    control.pause()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await lane.close()
+    finally:
+        control.resume()
+
+
+async def test_a_lane_takes_its_leave_of_the_server(bench: LaneBench) -> None:
+    aborted = "SELECT VARIABLE_VALUE FROM performance_schema.global_status WHERE VARIABLE_NAME = 'Aborted_clients'"
+    before = bench.sql(aborted)
+    lane = bench.lane()
+    connection_id = await lane.run(_inserting_with_its_connection_id, budget_s=BUDGET_S)
+    await lane.close()
+    await bench.gone(connection_id)
+    assert bench.sql(aborted) == before
+
+
+async def _inserting_with_its_connection_id(transaction: Transaction) -> int:
+    await transaction.execute(INSERT, {"id": "a"})
+    return transaction.connection_id
 
 
 async def test_a_killed_server_costs_one_call_and_loses_nothing_confirmed(bench: LaneBench, control: Control) -> None:
