@@ -55,3 +55,5 @@ class Limits:
 
     # Execution of tasks.
     task_lease_s: float = 30.0
+    claim_batch: int = 16
+    sweep_batch: int = 64

@@ -47,13 +47,17 @@ _SUBSCRIBERS: Final = compile_statement(
     )
 )
 _LOCK_TASK: Final = compile_statement(select(tasks).where(tasks.c.task_id == bindparam("task_id")).with_for_update())
-_INSERT_TASK: Final = compile_statement(insert(tasks))
+_INSERT_TASK: Final = compile_statement(
+    insert(tasks).values({column.name: bindparam(column.name) for column in tasks.c if column.computed is None})
+)
 _CHANGED: Final = (
     "state",
     "version",
+    "attempt_count",
     "effect_uncertain",
     "result",
     "error_code",
+    "available_at",
     "cancel_requested_at",
     "updated_at",
     "completed_at",
@@ -64,6 +68,17 @@ _UPDATE_TASK: Final = compile_statement(
     .values({name: bindparam(name) for name in _CHANGED})
 )
 _INSERT_EVENT: Final = compile_statement(insert(events))
+NEEDED: Final = (
+    tasks.c.task_id,
+    tasks.c.version,
+    tasks.c.attempt_count,
+    tasks.c.retry_max_attempts,
+    tasks.c.effect_uncertain,
+    tasks.c.available_at,
+    tasks.c.cancel_requested_at,
+    tasks.c.updated_at,
+)
+"""What `Ledger.write` reads of a task's row."""
 _DELIVERY_COLUMNS: Final = (
     "delivery_id",
     "subscription_id",
@@ -172,19 +187,25 @@ class Ledger:
             "completed_at": None,
         }
         await self._tx.execute(_INSERT_TASK, row)
-        await self._tell(task.task_id, 1, self.now, change)
+        await self._tell(row, self.now, change)
         return row
 
     async def write(self, task: TaskRow, change: Change) -> TaskRow:
-        """Write a task's next version; `task` comes from `lock_task`. Gives the row as it is now."""
+        """Write a task's next version; gives the row as it is now.
+
+        `task` is a locked row, from `lock_task` or another locking read of at least `NEEDED`.
+        """
         # Another transaction may have read the clock later and still have got the row's lock first.
         at = max(self.now, task["updated_at"])
+        uncertain = task["effect_uncertain"] if change.effect_uncertain is None else change.effect_uncertain
         changed: TaskRow = {
             "state": change.state.value,
             "version": task["version"] + 1,
-            "effect_uncertain": change.effect_uncertain,
+            "attempt_count": task["attempt_count"] + change.claims,
+            "effect_uncertain": bool(uncertain),
             "result": change.result,
             "error_code": change.error_code,
+            "available_at": task["available_at"] if change.available_at is None else change.available_at,
             "cancel_requested_at": at if change.cancel_requested else task["cancel_requested_at"],
             "updated_at": at,
             "completed_at": at if change.state in decide.COMPLETED else None,
@@ -194,27 +215,31 @@ class Ledger:
         )
         if done.rowcount != 1:
             raise RuntimeError("a task's row was written without its lock")
-        await self._tell(task["task_id"], changed["version"], at, change)
-        return task | changed
+        row = task | changed
+        await self._tell(row, at, change)
+        return row
 
-    async def _tell(self, task_id: str, version: int, at: datetime, change: Change) -> None:
-        """Write the event of a change, and who gets it."""
+    async def _tell(self, task: TaskRow, at: datetime, change: Change) -> None:
+        """Write the event of a change, and who gets it; `task` is the row after the change."""
         event_id = new_id()
         text = event.freeze(
             event_id=event_id,
             queue_id=self._queue_id,
-            task_id=task_id,
-            task_version=version,
+            task_id=task["task_id"],
+            task_version=task["version"],
             occurred_at=at,
             change=change,
+            effect_uncertain=task["effect_uncertain"],
+            attempt_count=task["attempt_count"],
+            max_attempts=task["retry_max_attempts"],
         )
         await self._tx.execute(
             _INSERT_EVENT,
             {
                 "event_id": event_id,
                 "queue_id": self._queue_id,
-                "task_id": task_id,
-                "task_version": version,
+                "task_id": task["task_id"],
+                "task_version": task["version"],
                 "event_type": change.event_type.value,
                 "event": text,
                 "occurred_at": at,

@@ -133,8 +133,15 @@ tasks: Final = Table(
     _time("created_at"),
     _time("updated_at"),
     _time("completed_at", nullable=True),
+    # No attempt may begin from then on: the earlier of the deadline and the latest start.
+    Column(
+        "start_before",
+        DATETIME(fsp=6),
+        Computed("LEAST(deadline_at, COALESCE(latest_start_at, deadline_at))", persisted=False),
+        nullable=False,
+    ),
     Index("ix_tasks_queue_state", "queue_id", "state", "available_at"),
-    Index("ix_tasks_deadline", "state", "deadline_at"),
+    Index("ix_tasks_overdue", "state", "start_before"),
     # Within one capability and one priority the oldest is always the first to dispatch.
     Index(
         "ix_tasks_dispatch",
@@ -296,7 +303,6 @@ worker_instances: Final = Table(
     Column("concurrency_keys", Boolean, nullable=False),
     # The newest session, which fences all earlier ones.
     Column("revision", BIGINT(unsigned=True), nullable=False),
-    _id("session_id"),
     _time("session_until"),
     Column("node", String(64), nullable=False),
     Column("sequence", BIGINT(unsigned=True), nullable=False),  # 0 before the session's first capacity

@@ -24,13 +24,18 @@ def subscription_key(subscription_id: str) -> str:
     return f"subscription:{subscription_id}"
 
 
+def instance_key(instance_id: str) -> str:
+    """The key for a worker's session that may have been fenced."""
+    return f"instance:{instance_id}"
+
+
 def queue_key(queue_id: str) -> str:
     """The key for tasks of one queue that may have become claimable."""
     return f"queue:{queue_id}"
 
 
 class Watch:
-    """One waiter's view of one key. Belongs to one task."""
+    """One waiter's view of its keys. Belongs to one task."""
 
     __slots__ = ("_notified",)
 
@@ -62,17 +67,19 @@ class Wake:
         self._watches: dict[str, set[Watch]] = {}
 
     @contextmanager
-    def watch(self, key: str) -> Iterator[Watch]:
-        """Watch a key for as long as the context is open."""
+    def watch(self, *keys: str) -> Iterator[Watch]:
+        """Watch one or more keys for as long as the context is open."""
         watch = Watch()
-        watches = self._watches.setdefault(key, set())
-        watches.add(watch)
+        for key in keys:
+            self._watches.setdefault(key, set()).add(watch)
         try:
             yield watch
         finally:
-            watches.discard(watch)
-            if not watches:
-                del self._watches[key]
+            for key in keys:
+                watches = self._watches[key]
+                watches.discard(watch)
+                if not watches:
+                    del self._watches[key]
 
     def notify(self, key: str) -> None:
         """Wake everybody who watches `key` now. Call it after COMMIT, never before."""

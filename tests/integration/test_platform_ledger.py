@@ -80,7 +80,7 @@ async def test_every_kind_of_change_is_a_version_an_event_and_a_delivery(api: Ap
     assert (event.result, event.error_code, event.effect_uncertain) == (
         change.result,
         change.error_code,
-        change.effect_uncertain,
+        change.effect_uncertain is True,
     )
     assert await rows(node, "SELECT COUNT(*) FROM deliveries WHERE subscription_id = :id", id=subscription_id) == [(1,)]
     shown = await api.http.get(f"/v1/tasks/{task_id}")
@@ -169,7 +169,8 @@ async def test_there_is_no_ledger_of_a_queue_that_is_not_there(node: Node) -> No
 FILL = [
     "INSERT INTO namespaces SELECT LPAD(i, 32, 'a'), CONCAT('n', i), UTC_TIMESTAMP(6) FROM numbers WHERE i < 50",
     (
-        "INSERT INTO queues SELECT LPAD(i, 32, 'a'), LPAD(i MOD 50, 32, 'a'), 'test', CONCAT('q', i),"
+        "INSERT INTO queues (queue_id, namespace_id, environment, name, created_at)"
+        " SELECT LPAD(i, 32, 'a'), LPAD(i MOD 50, 32, 'a'), 'test', CONCAT('q', i),"
         " UTC_TIMESTAMP(6) FROM numbers"
     ),
     (

@@ -13,6 +13,7 @@ import pytest
 
 import orbit.server.decide
 from orbit.protocol import strict_json
+from orbit.protocol.attempt_v1 import Decision
 from orbit.protocol.errors import ApiError, ErrorCode, InvalidValue
 from orbit.protocol.event import STATE_OF, Event
 from orbit.protocol.http_v1 import EventType, SubmitTask, TaskState
@@ -55,15 +56,36 @@ def test_cancelling_is_decided_for_every_state(state: TaskState) -> None:
     expected = CANCEL[state]
     if isinstance(expected, ErrorCode):
         with pytest.raises(ApiError) as caught:
-            decide.cancel(state)
+            decide.cancel(state, effect_uncertain=False)
         assert caught.value.code is expected
     else:
-        assert decide.cancel(state) == expected
+        assert decide.cancel(state, effect_uncertain=False) == expected
+
+
+def test_a_cancellation_does_not_wipe_an_uncertain_effect() -> None:
+    change = decide.cancel(TaskState.WAITING, effect_uncertain=True)
+
+    assert change == Change(
+        state=TaskState.NEEDS_REVIEW,
+        event_type=EventType.NEEDS_REVIEW,
+        error_code="CANCEL_REQUESTED",
+        cancel_requested=True,
+        decision=Decision.RECONCILIATION_REQUIRED,
+    )
+
+
+def test_a_claim_spends_an_attempt_and_a_start_none() -> None:
+    assert decide.claim("a" * 32) == Change(
+        state=TaskState.LEASED, event_type=EventType.LEASED, claims=True, attempt_id="a" * 32
+    )
+    assert decide.start("a" * 32) == Change(state=TaskState.RUNNING, event_type=EventType.STARTED, attempt_id="a" * 32)
 
 
 def test_the_table_of_changes_is_this_one_and_agrees_with_the_events_states() -> None:
     assert {key: change.state for key, change in decide.TRANSITIONS.items()} == {
         (None, Action.SUBMIT): TaskState.WAITING,
+        (TaskState.WAITING, Action.CLAIM): TaskState.LEASED,
+        (TaskState.LEASED, Action.START): TaskState.RUNNING,
         (TaskState.WAITING, Action.CANCEL): TaskState.CANCELLED,
     }
     for change in decide.TRANSITIONS.values():
@@ -150,6 +172,9 @@ def test_the_text_of_an_event_is_canonical_and_holds_what_applies() -> None:
         task_version=18446744073709551615,
         occurred_at=datetime(2026, 1, 31, 8, 15, 30, 250000),  # noqa: DTZ001 - as the database gives it
         change=change,
+        effect_uncertain=True,
+        attempt_count=1,
+        max_attempts=3,
     )
 
     assert text == (
@@ -160,6 +185,37 @@ def test_the_text_of_an_event_is_canonical_and_holds_what_applies() -> None:
     parsed = Event.parse(text.encode())
     assert parsed.text == text
     assert parsed.occurred_at == datetime(2026, 1, 31, 8, 15, 30, 250000, tzinfo=UTC)
+
+
+def test_the_text_of_an_event_says_what_was_decided_about_an_attempt() -> None:
+    change = Change(
+        state=TaskState.WAITING,
+        event_type=EventType.REQUEUED,
+        attempt_id="a" * 32,
+        decision=Decision.UNSTARTED_LEASE_EXPIRED,
+        delay_ms=750,
+        available_at=datetime(2026, 1, 31, 8, 15, 31),  # noqa: DTZ001 - as the database gives it
+        node="host-1",
+    )
+    text = event.freeze(
+        event_id="e" * 32,
+        queue_id=QUEUE,
+        task_id="c" * 32,
+        task_version=4,
+        occurred_at=datetime(2026, 1, 31, 8, 15, 30, 250000),  # noqa: DTZ001 - as the database gives it
+        change=change,
+        effect_uncertain=False,
+        attempt_count=1,
+        max_attempts=3,
+    )
+
+    assert text == (
+        f'{{"attempt_count":1,"attempt_id":"{"a" * 32}","decision":"UNSTARTED_LEASE_EXPIRED","delay_ms":750,'
+        f'"event_id":"{"e" * 32}","event_type":"task.requeued","max_attempts":3,'
+        f'"next_available_at":"2026-01-31T08:15:31Z","node":"host-1","occurred_at":"2026-01-31T08:15:30.25Z",'
+        f'"queue_id":"{QUEUE}","state":"WAITING","task_id":"{"c" * 32}","task_version":"4"}}'
+    )
+    assert Event.parse(text.encode()).text == text
 
 
 def test_decisions_read_no_clock() -> None:

@@ -1,4 +1,4 @@
-"""What an attempt's end does to its task: facts in, one ending out. No SQL, no clock.
+"""What an attempt's end does to its task: facts in, one change out. No SQL, no clock.
 
 The table of seed safe-retry section 2, as one function. Two facts rule it. `effect_uncertain` says that some
 authorised execution of the task has an effect that nobody knows; only an authorised success (or a person) takes that
@@ -28,6 +28,7 @@ from orbit.protocol.attempt_v1 import Decision, Outcome
 from orbit.protocol.errors import ApiError, ErrorCode
 from orbit.protocol.http_v1 import EventType, RecoverySafety, TaskState
 from orbit.protocol.retry import retry_delay_ms
+from orbit.server.decide.task import Change
 
 
 class Lapse(StrEnum):
@@ -75,30 +76,15 @@ class Report:
     retryable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """What becomes of the task. `delay_ms` and `available_at` go with WAITING; a result never goes with it."""
-
-    state: TaskState
-    event_type: EventType
-    effect_uncertain: bool
-    decision: Decision | None = None
-    delay_ms: int | None = None
-    available_at: datetime | None = None
-    result: str | None = field(default=None, repr=False)
-    error_code: str | None = None
-
-
 _EVENTS: Final = {
     TaskState.SUCCEEDED: EventType.SUCCEEDED,
     TaskState.FAILED: EventType.FAILED,
     TaskState.CANCELLED: EventType.CANCELLED,
     TaskState.NEEDS_REVIEW: EventType.NEEDS_REVIEW,
-    TaskState.WAITING: EventType.REQUEUED,
 }
 
 
-def end(facts: Facts, what: Report | Lapse) -> Ending:
+def end(facts: Facts, what: Report | Lapse) -> Change:
     """Decide what an attempt's end does to its task.
 
     Raises ApiError STATE_CONFLICT for a CANCELLED report without a stored cancel intent.
@@ -109,7 +95,7 @@ def end(facts: Facts, what: Report | Lapse) -> Ending:
         return _failed(facts, UNSTARTED, None, Decision.UNSTARTED_LEASE_EXPIRED)
     match what.outcome:
         case Outcome.SUCCEEDED:
-            return _ending(TaskState.SUCCEEDED, result=what.result)
+            return _change(TaskState.SUCCEEDED, facts.attempt_id, result=what.result)
         case Outcome.FAILED:
             again = Decision.RETRYABLE_FAILURE if what.retryable else None
             return _failed(facts, what.error_code, what.result, again)
@@ -123,30 +109,30 @@ def end(facts: Facts, what: Report | Lapse) -> Ending:
 
 def overdue(
     now: datetime, *, deadline_at: datetime, latest_start_at: datetime | None, effect_uncertain: bool
-) -> Ending | None:
+) -> Change | None:
     """Decide the end of a WAITING task whose deadline or latest start has come; None when neither has."""
     if now < deadline_at and (latest_start_at is None or now < latest_start_at):
         return None
     if effect_uncertain:
-        return _review(DEADLINE_EXCEEDED, Decision.DEADLINE_EXCEEDED)
-    return _ending(TaskState.FAILED, decision=Decision.DEADLINE_EXCEEDED, error_code=DEADLINE_EXCEEDED)
+        return _review(None, DEADLINE_EXCEEDED, Decision.DEADLINE_EXCEEDED)
+    return _change(TaskState.FAILED, None, decision=Decision.DEADLINE_EXCEEDED, error_code=DEADLINE_EXCEEDED)
 
 
-def _unknown(facts: Facts, error_code: str | None) -> Ending:
+def _unknown(facts: Facts, error_code: str | None) -> Change:
     """An execution with an unknown effect: another one is safe only for a task that was declared IDEMPOTENT."""
     if facts.cancel_requested or facts.recovery_safety is not RecoverySafety.IDEMPOTENT:
-        return _review(error_code, Decision.RECONCILIATION_REQUIRED)
+        return _review(facts.attempt_id, error_code, Decision.RECONCILIATION_REQUIRED)
     again = _again(facts, Decision.IDEMPOTENT_UNKNOWN, uncertain=True)
-    return again if isinstance(again, Ending) else _review(error_code, again)
+    return again if isinstance(again, Change) else _review(facts.attempt_id, error_code, again)
 
 
-def _failed(facts: Facts, error_code: str | None, result: str | None, again: Decision | None) -> Ending:
+def _failed(facts: Facts, error_code: str | None, result: str | None, again: Decision | None) -> Change:
     """A definite failure, or an attempt that never began: `again` names the reason for which it may be tried again."""
     reason: Decision | None = None
     # After a cancel intent nothing is tried again; that needs no further reason.
     if again is not None and not facts.cancel_requested:
         following = _again(facts, again, uncertain=facts.effect_uncertain)
-        if isinstance(following, Ending):
+        if isinstance(following, Change):
             return following
         reason = following
     return _final(facts, TaskState.FAILED, error_code, result, reason)
@@ -154,14 +140,14 @@ def _failed(facts: Facts, error_code: str | None, result: str | None, again: Dec
 
 def _final(
     facts: Facts, state: TaskState, error_code: str | None, result: str | None, decision: Decision | None
-) -> Ending:
+) -> Change:
     """An end, unless an earlier effect is uncertain: then a person must look, whatever this attempt said."""
     if facts.effect_uncertain:
-        return _review(error_code, decision or Decision.RECONCILIATION_REQUIRED)
-    return _ending(state, decision=decision, result=result, error_code=error_code)
+        return _review(facts.attempt_id, error_code, decision or Decision.RECONCILIATION_REQUIRED)
+    return _change(state, facts.attempt_id, decision=decision, result=result, error_code=error_code)
 
 
-def _again(facts: Facts, decision: Decision, *, uncertain: bool) -> Ending | Decision:
+def _again(facts: Facts, decision: Decision, *, uncertain: bool) -> Change | Decision:
     """Schedule the next attempt, or name what forbids it."""
     if uncertain and facts.recovery_safety is not RecoverySafety.IDEMPOTENT:
         return Decision.RECONCILIATION_REQUIRED
@@ -178,33 +164,37 @@ def _again(facts: Facts, decision: Decision, *, uncertain: bool) -> Ending | Dec
         facts.latest_start_at is not None and available_at >= facts.latest_start_at
     ):
         return Decision.DEADLINE_EXCEEDED
-    return _ending(
-        TaskState.WAITING, decision=decision, delay_ms=delay_ms, available_at=available_at, effect_uncertain=uncertain
-    )
-
-
-def _review(error_code: str | None, decision: Decision) -> Ending:
-    """A person must find out; the result, if there was one, stays with the attempt as evidence."""
-    return _ending(TaskState.NEEDS_REVIEW, decision=decision, error_code=error_code, effect_uncertain=True)
-
-
-def _ending(
-    state: TaskState,
-    *,
-    decision: Decision | None = None,
-    delay_ms: int | None = None,
-    available_at: datetime | None = None,
-    effect_uncertain: bool = False,
-    result: str | None = None,
-    error_code: str | None = None,
-) -> Ending:
-    return Ending(
-        state=state,
-        event_type=_EVENTS[state],
-        effect_uncertain=effect_uncertain,
+    return Change(
+        state=TaskState.WAITING,
+        event_type=EventType.REQUEUED,
+        effect_uncertain=uncertain,
+        attempt_id=facts.attempt_id,
         decision=decision,
         delay_ms=delay_ms,
         available_at=available_at,
+    )
+
+
+def _review(attempt_id: str | None, error_code: str | None, decision: Decision) -> Change:
+    """A person must find out; the result, if there was one, stays with the attempt."""
+    return _change(TaskState.NEEDS_REVIEW, attempt_id, decision=decision, error_code=error_code, effect_uncertain=True)
+
+
+def _change(
+    state: TaskState,
+    attempt_id: str | None,
+    *,
+    decision: Decision | None = None,
+    effect_uncertain: bool = False,
+    result: str | None = None,
+    error_code: str | None = None,
+) -> Change:
+    return Change(
+        state=state,
+        event_type=_EVENTS[state],
         result=result,
         error_code=error_code,
+        effect_uncertain=effect_uncertain,
+        attempt_id=attempt_id,
+        decision=decision,
     )

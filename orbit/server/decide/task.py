@@ -2,17 +2,23 @@
 
 Pure: facts in, decision out. The ledger writes what is decided here.
 
-    submit ──▶ WAITING ──cancel──▶ CANCELLED
+    submit ──▶ WAITING ──claim──▶ LEASED ──start──▶ RUNNING
+                  │ ▲                │                 │
+                  │ └───requeued─────┴─────────────────┤ the attempt's end: `decide.attempt`
+                  │                                    ▼
+                  └──cancel──▶ CANCELLED     SUCCEEDED FAILED CANCELLED NEEDS_REVIEW
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from orbit.protocol.attempt_v1 import Decision
 from orbit.protocol.errors import ApiError, ErrorCode
 from orbit.protocol.http_v1 import EventType, TaskState
 
@@ -21,6 +27,8 @@ class Action(StrEnum):
     """What somebody wants of a task."""
 
     SUBMIT = "submit"
+    CLAIM = "claim"
+    START = "start"
     CANCEL = "cancel"
 
 
@@ -28,26 +36,40 @@ class Action(StrEnum):
 class Change:
     """One step of a task, which is one new version and one event.
 
-    `result` is canonical JSON text. `cancel_requested` notes that somebody asked for the end that this is.
+    `result` is canonical JSON text. `effect_uncertain` None leaves the task's mark as it is: nothing takes it back by
+    saying nothing. `cancel_requested` notes that somebody asked for the end that this is. `attempt_id` names the
+    attempt that was claimed, started or ended; `claims` spends one of the task's attempts. `delay_ms` and
+    `available_at` go with the way back to WAITING. `node` names the node that decided without a worker's word.
     """
 
     state: TaskState
     event_type: EventType
-    result: str | None = None
+    result: str | None = field(default=None, repr=False)
     error_code: str | None = None
-    effect_uncertain: bool = False
+    effect_uncertain: bool | None = None
     cancel_requested: bool = False
+    attempt_id: str | None = None
+    claims: bool = False
+    decision: Decision | None = None
+    delay_ms: int | None = None
+    available_at: datetime | None = None
+    node: str | None = None
 
 
 TRANSITIONS: Final[Mapping[tuple[TaskState | None, Action], Change]] = MappingProxyType(
     {
         (None, Action.SUBMIT): Change(state=TaskState.WAITING, event_type=EventType.SUBMITTED),
+        (TaskState.WAITING, Action.CLAIM): Change(state=TaskState.LEASED, event_type=EventType.LEASED, claims=True),
+        (TaskState.LEASED, Action.START): Change(state=TaskState.RUNNING, event_type=EventType.STARTED),
         (TaskState.WAITING, Action.CANCEL): Change(
             state=TaskState.CANCELLED, event_type=EventType.CANCELLED, cancel_requested=True
         ),
     }
 )
-"""Every change there is; None stands for a task that does not exist yet."""
+"""Every change but the ends of attempts, which depend on more than the state; None stands for no task yet."""
+
+CANCEL_REQUESTED: Final = "CANCEL_REQUESTED"
+"""Error code of a task whose cancellation meets an uncertain effect."""
 
 COMPLETED: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED})
 """States that nothing leaves. NEEDS_REVIEW is none of them: it waits for a person (seed safe-retry 3)."""
@@ -58,14 +80,33 @@ def submit() -> Change:
     return TRANSITIONS[None, Action.SUBMIT]
 
 
-def cancel(state: TaskState) -> Change | None:
+def claim(attempt_id: str) -> Change:
+    """Decide what claiming a WAITING task changes."""
+    return replace(TRANSITIONS[TaskState.WAITING, Action.CLAIM], attempt_id=attempt_id)
+
+
+def start(attempt_id: str) -> Change:
+    """Decide what the permission to run changes."""
+    return replace(TRANSITIONS[TaskState.LEASED, Action.START], attempt_id=attempt_id)
+
+
+def cancel(state: TaskState, *, effect_uncertain: bool) -> Change | None:
     """Decide what a wish to cancel changes; None when the task is cancelled already and the same answer is due.
 
-    Raises ApiError STATE_CONFLICT where cancelling is no longer possible.
+    An effect that nobody knows is not cancelled away: such a task needs a person (seed safe-retry section 3). Raises
+    ApiError STATE_CONFLICT where cancelling is no longer possible.
     """
     if state is TaskState.CANCELLED:
         return None
     change = TRANSITIONS.get((state, Action.CANCEL))
     if change is None:
         raise ApiError(ErrorCode.STATE_CONFLICT, f"the task is {state.value} and cannot be cancelled any more")
+    if effect_uncertain:
+        return Change(
+            state=TaskState.NEEDS_REVIEW,
+            event_type=EventType.NEEDS_REVIEW,
+            error_code=CANCEL_REQUESTED,
+            cancel_requested=True,
+            decision=Decision.RECONCILIATION_REQUIRED,
+        )
     return change

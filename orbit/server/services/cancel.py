@@ -25,7 +25,7 @@ async def cancel(platform: Platform, caller: Caller, task_id: str) -> Task:
     async def work(tx: Transaction) -> tuple[TaskRow, frozenset[str]]:
         ledger = await Ledger.open(tx, caller.queue_id)
         row = tasks.owned(caller, await ledger.lock_task(task_id))
-        change = decide.cancel(TaskState(row["state"]))
+        change = decide.cancel(TaskState(row["state"]), effect_uncertain=bool(row["effect_uncertain"]))
         if change is not None:
             row = await ledger.write(row, change)
         return row, ledger.woken

@@ -42,8 +42,10 @@ def upgrade() -> None:
             created_at DATETIME(6) NOT NULL,
             updated_at DATETIME(6) NOT NULL,
             completed_at DATETIME(6),
+            start_before DATETIME(6)
+                GENERATED ALWAYS AS (LEAST(deadline_at, COALESCE(latest_start_at, deadline_at))) VIRTUAL NOT NULL,
             PRIMARY KEY (task_id),
-            KEY ix_tasks_deadline (state, deadline_at),
+            KEY ix_tasks_overdue (state, start_before),
             KEY ix_tasks_dispatch (
                 queue_id, state, handler, handler_version, payload_version, priority, available_at
             ),

@@ -23,7 +23,6 @@ def upgrade() -> None:
             cancellation_notifications TINYINT(1) NOT NULL,
             concurrency_keys TINYINT(1) NOT NULL,
             revision BIGINT UNSIGNED NOT NULL,
-            session_id VARCHAR(32) COLLATE ascii_bin NOT NULL,
             session_until DATETIME(6) NOT NULL,
             node VARCHAR(64) NOT NULL,
             sequence BIGINT UNSIGNED NOT NULL,
