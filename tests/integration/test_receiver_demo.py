@@ -11,6 +11,7 @@ import pytest
 
 from orbit.protocol.values import new_id
 from receiver.demo import Demo, DemoFailed, demo
+from receiver.outcome import Applied
 from receiver.settings import load
 from tests.support.receiver import NAME, Bench, bench
 from tests.support.receiver_process import (
@@ -20,7 +21,8 @@ from tests.support.receiver_process import (
     platform_rows,
     receiver_variables,
 )
-from toxiproxy.faults import DropCommitOk, HoldCommit
+from toxiproxy.faults import DropCommitOk, DropFrame, HoldCommit
+from toxiproxy.frame_relay import FrameRelay
 from toxiproxy.mysql_proxy import MySQLProxy
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbit.mysql.dsn import DSN
+    from orbit.sdk import Delivery
     from tests.support.mysql import ReceiverDSNs
     from tests.support.platform import Node
 
@@ -175,6 +178,48 @@ async def test_a_demo_whose_event_never_comes_ends_at_its_limit_and_leaves_every
         await demo(load(variables), asyncio.Event(), kind=Forgetful)
     (subscription,) = subscriptions(platform_dsn, credentials["queue_id"])
     assert subscription["enabled"] == 1
+
+
+async def test_a_second_call_that_is_no_duplicate_fails_the_demo_unacknowledged(
+    variables: dict[str, str], credentials: dict[str, Any], platform_dsn: DSN
+) -> None:
+    class Forgetful(Demo):
+        async def _settle(self, delivery: Delivery) -> Applied:
+            return Applied(applied=True, duplicate=False)
+
+    with pytest.raises(DemoFailed, match="the event was applied, then applied"):
+        await demo(load(variables), asyncio.Event(), kind=Forgetful)
+    (subscription,) = subscriptions(platform_dsn, credentials["queue_id"])
+    assert [row["state"] for row in deliveries(platform_dsn, subscription["subscription_id"])] != ["ACKED"]
+
+
+@pytest.mark.parametrize(
+    "change", ["applied_events = 2", "state = 'SUCCEEDED'", "last_event_id = REPEAT('0', 32)", "task_id = 'x'"]
+)
+async def test_a_view_that_is_not_the_events_fails_the_demo(
+    receiver: Bench, variables: dict[str, str], change: str
+) -> None:
+    class Meddled(Demo):
+        async def _read_view(self, event_id: str) -> tuple[str, int]:
+            receiver.sql(f"UPDATE receiver_task_views SET {change}")
+            return await super()._read_view(event_id)
+
+    with pytest.raises(DemoFailed, match=r"the view is|the task has no view"):
+        await demo(load(variables), asyncio.Event(), kind=Meddled)
+
+
+async def test_an_ack_whose_answer_never_comes_is_not_printed_as_confirmed(
+    variables: dict[str, str], node: Node, receiver: Bench
+) -> None:
+    host, port = node.base_url.removeprefix("http://").split(":")
+    async with FrameRelay(host, int(port)) as relay:
+        armed = relay.arm(DropFrame("ack", answers="event.ack"))
+        through = {**variables, "ORBIT_URL": f"http://127.0.0.1:{relay.port}"}
+        async with ReceiverProcess("demo", variables=through) as process:
+            assert await process.ended() == (1, "")
+        assert armed.fired
+    assert process.noise[-1] == "error: the ACK was not confirmed: 0 confirmed, 1 pending"
+    assert receiver.view()["applied_events"] == 1
 
 
 @pytest.mark.parametrize(

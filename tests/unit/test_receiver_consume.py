@@ -156,6 +156,24 @@ async def test_a_cancelled_handler_says_what_became_of_its_event(answers: list[E
     assert receiver.counts == {word: 1}
 
 
+async def test_only_a_stored_event_makes_the_next_outage_begin_with_a_short_wait() -> None:
+    class Noting(Outage):
+        seen = 0
+
+        def stored(self) -> None:
+            self.seen += 1
+
+    outage = Noting()
+    receiver = receiver_of(
+        Scripted(DENIED, Applied(applied=True, duplicate=True), VersionConflict("e", "t", 1)), outage=outage
+    )
+    seen = []
+    for _ in range(3):
+        await handle(receiver)
+        seen.append(outage.seen)
+    assert seen == [0, 1, 1]
+
+
 async def test_a_store_is_free_again_whatever_became_of_its_event() -> None:
     first = Applied(applied=True, duplicate=False)
     receiver = receiver_of(Scripted(DENIED, first, VersionConflict("e", "t", 1), first))
