@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbit.mysql.errors import Kind, NotCommitted, Stage
-from orbit.mysql.lane import Tally
+from orbit.mysql.lane import Lane, Tally
 from orbit.mysql.pool import LanePool
 from orbit.mysql.statement import Statement
 from tests.support.lanes import (
@@ -22,10 +22,11 @@ from tests.support.lanes import (
     lane_bench,
     settled,
     stopping_at,
+    until,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from orbit.mysql.transaction import Transaction
     from orbit.sandbox import MySQLServer
@@ -101,6 +102,32 @@ async def test_waiting_for_a_lane_counts_against_the_budget(pool: LanePool) -> N
         gate.open()
         await settled(task)
     await pool.run(inserting("a"), budget_s=BUDGET_S)
+
+
+async def test_the_time_waited_for_a_lane_is_gone_from_the_budget(
+    bench: LaneBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[float] = []
+    run = Lane.run
+
+    async def noting(lane: Lane, work: Callable[[Transaction], Awaitable[object]], *, budget_s: float) -> object:
+        budgets.append(budget_s)
+        return await run(lane, work, budget_s=budget_s)
+
+    monkeypatch.setattr(Lane, "run", noting)
+    clock, gate, pool = asyncio.get_running_loop().time, Gate(), LanePool(bench.dsn, 1, name="test")
+    held = asyncio.create_task(pool.read(stopping_at(gate), budget_s=BUDGET_S))
+    await gate.reached()
+    waiting = asyncio.create_task(pool.run(inserting("a"), budget_s=BUDGET_S))
+    await asyncio.sleep(0)
+    asked_at = clock()
+    await until(lambda: clock() > asked_at)
+    waited_s = clock() - asked_at
+    gate.open()
+    await settled(held)
+    await settled(waiting)
+    await pool.close()
+    assert budgets[0] <= BUDGET_S - waited_s
 
 
 async def test_a_cancelled_wait_leaves_its_turn_to_the_next(pool: LanePool, bench: LaneBench) -> None:
