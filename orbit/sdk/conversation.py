@@ -61,7 +61,8 @@ class Conversation:
                     self._take(data)
                 except ProtocolError as error:
                     await self._channel.close(PROTOCOL_ERROR)
-                    if phase in (Phase.GREETING, Phase.READY):
+                    # Who has sent a welcome speaks the subprotocol; what comes later is a defect or a lost frame.
+                    if phase is Phase.GREETING:
                         raise ProtocolMismatch(str(error)) from None
                     raise Disconnected(f"a message breaks the protocol: {error}", PROTOCOL_ERROR) from None
         except OrbitError as error:
@@ -93,6 +94,7 @@ class Conversation:
 
     async def _exchange(self, data: bytes, message_id: str) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_seen)
         self._answers[message_id] = answer
         try:
             async with asyncio.timeout(self._limits.control_s):
@@ -110,3 +112,9 @@ class Conversation:
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(reason)
+
+
+def _seen(answer: asyncio.Future[Any]) -> None:
+    # Sending may fail when the connection's end has been put into the answer already: then nobody awaits it.
+    if not answer.cancelled():
+        answer.exception()

@@ -138,7 +138,7 @@ class Disconnected(OrbitError):
 
 
 class ProtocolMismatch(OrbitError):
-    """The other end does not speak the subprotocol, or breaks it before the session is open."""
+    """The other end does not speak the subprotocol: it did not select it, or answered the hello with something else."""
 
 
 class WrongQueue(OrbitError):

@@ -14,7 +14,7 @@ from orbit.protocol.values import new_id
 from orbit.sdk import Delivery, EventConsumer, HTTPError, InvalidRequest, OrbitClient
 from tests.support.clients import cancelled, saved, states, subscribe, task
 from tests.support.consuming import Script, consuming, counted
-from tests.support.platform import Node, fresh_credentials, running_node
+from tests.support.platform import Node, NodeProcess, fresh_credentials, running_node
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -180,3 +180,29 @@ async def _until_state(client: OrbitClient, subscription_id: str, state: Deliver
 
 def _more_than(number: int) -> Any:
     return lambda counts: counts.acknowledged > number
+
+
+async def test_a_node_that_is_killed_loses_nothing_that_was_delivered(platform_dsn: DSN, tmp_path: Path) -> None:
+    credentials = saved(tmp_path / "credentials.json", await fresh_credentials(platform_dsn))
+    gate = asyncio.Event()
+
+    async def act(_: Delivery) -> None:
+        await gate.wait()
+
+    async with NodeProcess(platform_dsn) as process:
+        script = Script(act)
+        async with OrbitClient(process.base_url, credentials) as direct:
+            subscription_id = await subscribe(direct)
+            async with consuming(OrbitClient(process.base_url, credentials), subscription_id, script) as consumer:
+                for _ in range(20):
+                    await cancelled(direct)
+                await counted(consumer, lambda counts: counts.received == 20)
+                await process.kill()
+                gate.set()
+                # Sixteen wait under leases that still run: they are handled while nobody is there to acknowledge to.
+                await counted(consumer, lambda counts: counts.pending == 20)
+                assert not consumer.connected
+                await process.start()
+                await counted(consumer, lambda counts: counts.acknowledged == 20)
+                assert await states(direct, subscription_id) == [("ACKED", 1)] * 20
+        assert len(script.calls) == 20
