@@ -20,8 +20,8 @@ ANNOTATIONS = frozenset({"$schema", "$id", "$defs", "title", "description", "exa
 CONTAINERS = frozenset({"properties", "$ref"})
 UNIONS = frozenset({"oneOf", "anyOf"})
 ASSERTIONS = frozenset({
-    "type", "const", "required", "additionalProperties", "pattern", "format", "minLength", "maxLength",
-    "minimum", "maximum", "minItems", "maxItems", "items",
+    "type", "const", "enum", "required", "dependentRequired", "additionalProperties", "pattern", "format", "minLength",
+    "maxLength", "minimum", "maximum", "minItems", "maxItems", "uniqueItems", "items",
 })  # fmt: skip
 
 OF_EVERY_TYPE: tuple[Any, ...] = (None, False, True, 0, 7, 1.5, "", "x", [], [{}], {}, {"n": 1})
@@ -80,6 +80,16 @@ class SchemaCorpus:
         """Valid instances: every branch, every optional member with and without, both ends of every range."""
         return self._examples(self._at(pointer))
 
+    def basis(self, pointer: str) -> list[Any]:
+        """Few of the examples, which together meet every part of the schema that all of them meet."""
+        chosen, met = [], set[str]()
+        for example in self.examples(pointer):
+            meets = set(self._met(self._at(pointer), pointer, example))
+            if not meets <= met:
+                chosen.append(example)
+                met |= meets
+        return chosen
+
     def variants(self, pointer: str, instance: Any) -> Iterator[Variant]:
         """Variants of a valid instance, each made to violate one keyword at one place."""
         yield from self._variants(self._at(pointer), pointer, instance)
@@ -94,15 +104,32 @@ class SchemaCorpus:
                     known.setdefault(name, self._examples(inner)[:1])
         return known
 
+    def _met(self, node: Any, pointer: str, instance: Any) -> Iterator[str]:
+        """Pointers to the parts of the schema that a valid instance meets."""
+        yield pointer
+        if "$ref" in node:
+            yield from self._met(self._at(node["$ref"]), node["$ref"], instance)
+        for key in UNIONS & node.keys():
+            for index, branch in enumerate(node[key]):
+                if self._valid(f"{pointer}/{key}/{index}", branch, instance):
+                    yield from self._met(branch, f"{pointer}/{key}/{index}", instance)
+        for name, inner in node.get("properties", {}).items():
+            if name in instance:
+                yield from self._met(inner, f"{pointer}/properties/{name}", instance[name])
+        for item in instance if "items" in node else ():
+            yield from self._met(node["items"], f"{pointer}/items", item)
+
     # --- Valid instances
 
     def _examples(self, node: Any) -> list[Any]:
+        if "examples" in node:
+            return list(node["examples"])
         if "$ref" in node:
             return self.examples(node["$ref"])
         if "const" in node:
             return [node["const"]]
-        if "examples" in node:
-            return list(node["examples"])
+        if "enum" in node:
+            return list(node["enum"])
         unions = [branch for key in UNIONS & node.keys() for branch in node[key]]
         if unions and "properties" not in node:
             return [example for branch in unions for example in self._examples(branch)]
@@ -120,6 +147,8 @@ class SchemaCorpus:
             return self._objects(node) if "properties" in node else [{}, {"any": ["thing", None]}]
         if kind == "array":
             items = self._examples(node["items"])
+            if node.get("uniqueItems"):
+                return [items[: node["minItems"]], items[: node["maxItems"]]]
             return [items[:1] * node["minItems"], items, items[:1] * node["maxItems"]]
         if kind == "integer":
             return [node["minimum"], node["maximum"]]
@@ -131,10 +160,11 @@ class SchemaCorpus:
         full = {name: values[0] for name, values in members.items()}
         minimal = {name: full[name] for name in node.get("required", [])}
         optional = members.keys() - minimal.keys()
+        together = {name: (name, *node.get("dependentRequired", {}).get(name, ())) for name in sorted(optional)}
         return [
             full,
             *([minimal] if optional else []),
-            *({**minimal, name: full[name]} for name in sorted(optional)),
+            *({**minimal, **{one: full[one] for one in names}} for names in together.values()),
             *({**full, name: value} for name, values in members.items() for value in values[1:]),
         ]
 
@@ -183,10 +213,13 @@ class SchemaCorpus:
 
     def _candidates(self, key: str, node: Any, instance: Any) -> list[Any]:
         """Instances that may violate the keyword `key` of `node`, made from a valid one."""
-        if key in ("type", "const"):
+        if key in ("type", "const", "enum"):
             return [*OF_EVERY_TYPE, *(_texts(instance) if isinstance(instance, str) else [])]
         if key == "required":
             return [{name: value for name, value in instance.items() if name != gone} for gone in node["required"]]
+        if key == "dependentRequired":
+            gone = [name for names in node[key].values() for name in names]
+            return [{name: value for name, value in instance.items() if name != one} for one in gone if one in instance]
         if key == "additionalProperties":
             return self._with_more(node, instance)
         if key == "minimum":
@@ -197,6 +230,8 @@ class SchemaCorpus:
             return [instance[: node[key] - 1]]
         if key == "maxItems":
             return [[instance[0]] * (node[key] + 1)]
+        if key == "uniqueItems":
+            return [[*instance, instance[-1]]]
         if key == "minLength":
             return [instance[: node[key] - 1]]
         if key == "maxLength":
