@@ -6,10 +6,20 @@
     ├── Refused                the platform understood and said no; carries the public code
     │   ├── HTTPError          ... to an HTTP request, or to the upgrade of a WebSocket
     │   └── SessionRefused     ... on an open WebSocket
+    │       └── WorkerError         ... to a worker: its hello, one operation, or its whole session
     ├── TransportError         no answer to an HTTP request, or no connection
     │   └── InvalidResponse    an answer that cannot be read
     ├── Disconnected           an open WebSocket has ended
+    │   ├── NoAnswer           ... because a request had no answer in time
+    │   └── WorkerDisconnected      ... a worker's
+    │       └── WorkerTimeout       ... because an operation had no answer in time (also a TimeoutError)
     ├── ProtocolMismatch       the other end does not speak the subprotocol
+    │   └── WorkerProtocolError     ... or broke it on a worker's connection
+    ├── NotSent                a request was not sent, the connection is as before
+    │   ├── DuplicateMessage        ... one with its message id is in flight
+    │   └── WorkerBusy              ... as many of a worker's as allowed are
+    ├── WorkerClosed           the worker's connection was closed by its owner
+    ├── WorkerBackpressure     the worker's connection was ended: too much on it was not read
     ├── WrongQueue             the subscription is not bound to the configured queue
     └── Unavailable            raised by a handler: what it needs is away, deliver nothing for now
 
@@ -137,8 +147,29 @@ class Disconnected(OrbitError):
         return self.reason if self.close_code is None else f"{self.reason} (close code {self.close_code})"
 
 
+class NoAnswer(Disconnected):
+    """A request had no answer in time; its fate is open, and so the connection was cut."""
+
+
 class ProtocolMismatch(OrbitError):
     """The other end does not speak the subprotocol: it did not select it, or answered the hello with something else."""
+
+
+class NotSent(OrbitError):
+    """A request was not sent, and the connection is as before: too many are in flight, or its turn did not come."""
+
+    temporary = True
+
+
+class DuplicateMessage(NotSent):
+    """A request with this message id is in flight; a second waiter for its answer is refused."""
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(message_id)
+        self.message_id = message_id
+
+    def __str__(self) -> str:
+        return f"request {self.message_id} is in flight"
 
 
 class WrongQueue(OrbitError):
@@ -156,6 +187,50 @@ class WrongQueue(OrbitError):
 
 class Unavailable(OrbitError):
     """Raised by a handler when something it needs is away: the consumer pauses until `resume()`."""
+
+    temporary = True
+
+
+class WorkerError(SessionRefused):
+    """The platform refused a worker's hello or operation, or ended its session. Branch on `code`.
+
+    UNAVAILABLE and INTERNAL leave open whether the operation was carried out: repeat it with the same id and content.
+    """
+
+    def __str__(self) -> str:
+        return f"the platform refused it: {self.code}"
+
+
+class WorkerDisconnected(Disconnected):
+    """A worker's connection has ended. The outcome of what was sent and not answered is unknown."""
+
+
+class WorkerTimeout(WorkerDisconnected, TimeoutError):
+    """A worker's operation, or the welcome, had no answer in time; the connection was cut."""
+
+    errno = None  # TimeoutError is an OSError, which would take the reason for one
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
+class WorkerProtocolError(ProtocolMismatch):
+    """The two ends of a worker's connection do not understand each other; dialling again would not change it."""
+
+
+class WorkerBusy(NotSent):
+    """An operation was not sent: 32 are in flight, or its turn to be sent did not come in time."""
+
+
+class WorkerClosed(OrbitError):
+    """The worker's connection was closed by `close()`. The outcome of what was under way is unknown."""
+
+
+class WorkerBackpressure(OrbitError):
+    """The worker's connection was ended by this end, because too much of what was pushed was not read.
+
+    The platform gives the work to somebody when its lease is over. The outcome of what was under way is unknown.
+    """
 
     temporary = True
 

@@ -16,7 +16,7 @@ from orbit.protocol.session import Push
 from orbit.protocol.values import new_id
 from orbit.sdk.conversation import Conversation
 from orbit.sdk.errors import Disconnected, OrbitError, SessionRefused
-from tests.support.fake_orbit import Cut, FakeOrbit, Hold, Ignore, Refuse
+from tests.support.fake_orbit import Cut, FakeOrbit, Ignore, Refuse
 
 WAIT_S = 20.0
 
@@ -110,17 +110,18 @@ async def test_an_error_that_ends_the_session_is_told_to_everybody() -> None:
         assert ended.temporary
 
 
-async def test_a_request_that_is_cancelled_leaves_the_conversation_usable() -> None:
-    async with FakeOrbit() as orbit, opened(orbit) as one:
-        answer = asyncio.Event()
-        orbit.misbehave("consumer.capacity", Hold(answer))
-        asking = asyncio.create_task(one.capacity(1))
+async def test_a_request_that_is_cancelled_after_it_was_sent_ends_the_conversation() -> None:
+    async with FakeOrbit(limits=Limits(control_s=3600.0)) as orbit, opened(orbit) as one:
+        orbit.misbehave("consumer.capacity", Ignore())
+        asking, other = asyncio.create_task(one.capacity(1)), asyncio.create_task(one.capacity(2))
         await orbit.until(lambda: orbit.saw("consumer.capacity") != [])
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        answer.set()
-        assert (await one.capacity(2)).sequence == 2
+        with pytest.raises(Disconnected, match="cancelled after it was sent"):
+            await asyncio.wait_for(other, WAIT_S)
+        assert isinstance(await one.ended(), Disconnected)
+        await orbit.until(lambda: not orbit.connection.open)
 
 
 async def test_stopping_the_reader_fails_what_waits() -> None:

@@ -47,10 +47,20 @@ def test_the_tree_is_the_one_that_is_drawn() -> None:
     assert found == drawn()
     assert found >= {
         ("HTTPError", "Refused"),
+        ("WorkerError", "SessionRefused"),
         ("TransportError", "OrbitError"),
         ("InvalidResponse", "TransportError"),
         ("Disconnected", "OrbitError"),
+        ("NoAnswer", "Disconnected"),
+        ("WorkerDisconnected", "Disconnected"),
+        ("WorkerTimeout", "WorkerDisconnected"),
         ("ProtocolMismatch", "OrbitError"),
+        ("WorkerProtocolError", "ProtocolMismatch"),
+        ("NotSent", "OrbitError"),
+        ("DuplicateMessage", "NotSent"),
+        ("WorkerBusy", "NotSent"),
+        ("WorkerClosed", "OrbitError"),
+        ("WorkerBackpressure", "OrbitError"),
     }
     assert issubclass(InvalidConfiguration, ValueError)
     assert issubclass(InvalidRequest, ValueError)
