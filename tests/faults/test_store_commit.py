@@ -40,12 +40,11 @@ if TYPE_CHECKING:
 
 FIRST = Applied(applied=True, duplicate=False)
 DUPLICATE = Applied(applied=True, duplicate=True)
-HASTY = LaneTimes(connect_s=0.5, statement_s=1.5, commit_s=0.5, cleanup_s=0.2, row_lock_s=1)
-# A server that forgets a vanished client after two seconds, and a lane that knows it.
-FORGETFUL = LaneTimes(
-    connect_s=0.5, statement_s=1.5, commit_s=0.5, cleanup_s=0.2, row_lock_s=1, wait_timeout_s=2, idle_s=1
-)
-HANG_S = 20.0
+# Short where a test waits it out (COMMIT, row locks), ample where a busy machine must not be taken for a fault.
+HASTY = LaneTimes(connect_s=2.0, statement_s=10.0, commit_s=1.0, row_lock_s=1)
+# The server forgets a vanished client after four seconds: long after the first row lock has timed out.
+FORGETFUL = LaneTimes(connect_s=2.0, statement_s=3.0, commit_s=1.0, row_lock_s=1, wait_timeout_s=4, idle_s=2)
+HANG_S = 40.0
 """No single call of these tests may take this long; deadlines of the lane end it far earlier."""
 
 
