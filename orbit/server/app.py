@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from orbit.mysql.errors import DatabaseError
+from orbit.protocol import events_v1, worker_v1
 from orbit.protocol.errors import ApiError, ErrorCode
 from orbit.protocol.values import new_id
 from orbit.runtime.logs import get_logger
@@ -25,7 +26,7 @@ from orbit.server.web.endpoint import Endpoint, answer
 from orbit.server.web.errors import error_response, json_response
 from orbit.server.web.openapi import document
 from orbit.server.web.routes import ENDPOINTS
-from orbit.server.web.socket import events_socket
+from orbit.server.web.socket import events_socket, workers_socket
 
 if TYPE_CHECKING:
     from orbit.server.parts import Platform
@@ -43,7 +44,8 @@ def create_app(platform: Platform) -> Starlette:
     app = Starlette(
         routes=[
             *_operations(),
-            WebSocketRoute("/v1/events", events_socket),
+            WebSocketRoute(events_v1.PATH, events_socket),
+            WebSocketRoute(worker_v1.PATH, workers_socket),
             Route("/openapi.json", _constant(json.dumps(document(ENDPOINTS)).encode())),
             Route("/livez", _constant(b'{"status":"ok"}')),
             Route("/readyz", ready),

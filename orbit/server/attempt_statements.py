@@ -19,6 +19,7 @@ from orbit.server.tables import (
     concurrency_permits,
     evidence,
     queue_starts,
+    queues,
     tasks,
     worker_instances,
     worker_receipts,
@@ -84,7 +85,16 @@ RECEIPT_OF_REPORT: Final = compile_statement(
     )
     .limit(literal_column("1"))
 )
-INSERT_RECEIPT: Final = compile_statement(insert(worker_receipts))
+INSERT_RECEIPT: Final = compile_statement(
+    insert(worker_receipts).values(
+        attempt_id=bindparam("attempt_id"),
+        message_id=bindparam("message_id"),
+        content_sha256=bindparam("content_sha256"),
+        report_sha256=bindparam("report_sha256"),
+        receipt=bindparam("receipt"),
+        created_at=NOW,
+    )
+)
 INSERT_EVIDENCE: Final = compile_statement(insert(evidence))
 
 INSERT_ATTEMPT: Final = compile_statement(
@@ -180,6 +190,9 @@ RELEASE_PERMIT: Final = compile_statement(
 )
 
 # Starts in a window.
+START_LIMIT: Final = compile_statement(
+    select(queues.c.start_limit, queues.c.start_window_ms).where(queues.c.queue_id == bindparam("queue_id"))
+)
 COUNT_START: Final = compile_statement(
     upsert(queue_starts)
     .values(queue_id=bindparam("queue_id"), window_start=bindparam("window_start"), starts=literal_column("1"))

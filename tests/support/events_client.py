@@ -1,32 +1,25 @@
-"""A bare consumer of `pulse.events.v1`: the protocol's client session over a WebSocket, and nothing clever."""
+"""A bare consumer of `pulse.events.v1`."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
-
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
-from websockets.typing import Subprotocol
 
 from orbit.protocol import events_v1
 from orbit.protocol.events_v1 import Ack, Capacity, Delivery, Hello, Proof, Release, Released, Verdict, Welcome
-from orbit.protocol.session import ClientSession, Ended, Push, Refused, Reply, Welcomed
 from orbit.protocol.values import new_id
+from tests.support.wire_client import DEADLINE_S, Closed, Refusal, WireClient, upgraded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
-DEADLINE_S = 20.0
+    from websockets.asyncio.client import ClientConnection
 
+    from orbit.protocol.session import Push
 
-class Refusal(Exception):
-    """The server refused a request or the hello; `code` is the public one."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
+__all__ = ["DEADLINE_S", "Closed", "EventsClient", "Refusal", "event_of", "socket"]
 
 
 def event_of(one: Delivery) -> dict[str, Any]:
@@ -35,41 +28,21 @@ def event_of(one: Delivery) -> dict[str, Any]:
     return one.event
 
 
-class Closed(Exception):
-    """The connection ended before what was waited for."""
-
-
-@asynccontextmanager
-async def socket(
+def socket(
     base_url: str, token: str, subprotocol: str = events_v1.SUBPROTOCOL
-) -> AsyncIterator[ClientConnection]:
+) -> AbstractAsyncContextManager[ClientConnection]:
     """An upgraded connection to /v1/events that nothing was said on yet."""
-    async with connect(
-        base_url.replace("http://", "ws://") + events_v1.PATH,
-        subprotocols=[Subprotocol(subprotocol)],
-        additional_headers={"Authorization": f"Bearer {token}"},
-        compression=None,
-        proxy=None,
-        ping_interval=None,
-        close_timeout=2,
-    ) as connection:
-        yield connection
+    return upgraded(base_url, events_v1.PATH, token, subprotocol)
 
 
-class EventsClient:
-    """One consumer on one connection. Deliveries wait in `deliveries`; requests wait for their answers."""
+class EventsClient(WireClient):
+    """One consumer on one connection. Deliveries wait in `deliveries`."""
+
+    vocabulary = events_v1.VOCABULARY
 
     def __init__(self, connection: ClientConnection) -> None:
-        self.connection = connection
-        self.session = ClientSession(events_v1.VOCABULARY)
+        super().__init__(connection)
         self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
-        self.answers: list[str] = []
-        """Ids of requests in the order in which they were answered."""
-        self.ended: Ended | None = None
-        """The server's last word, where it had one."""
-        self._waiting: dict[str, asyncio.Future[Any]] = {}
-        self._sequence = 0
-        self._reading: asyncio.Task[None] | None = None
 
     @classmethod
     @asynccontextmanager
@@ -77,20 +50,17 @@ class EventsClient:
         """Connect and greet; raises Refusal. No capacity is announced yet."""
         async with socket(base_url, token) as connection:
             client = cls(connection)
-            client._reading = asyncio.create_task(client._read(), name="events-client")
-            try:
+            async with client.reading():
                 await client.greet(subscription_id)
                 yield client
-            finally:
-                client._reading.cancel()
-                with suppress(asyncio.CancelledError):
-                    await client._reading
+
+    def pushed(self, push: Push) -> None:
+        """Keep a delivery."""
+        self.deliveries.put_nowait(push.body)
 
     async def greet(self, subscription_id: str) -> Welcome:
         """Say hello and wait for the welcome."""
-        message_id = new_id()
-        hello = Hello(subscription_id=subscription_id, consumer_id=new_id())
-        welcome: Welcome = await self._ask(message_id, self.session.hello(hello, message_id))
+        welcome: Welcome = await self.hello(Hello(subscription_id=subscription_id, consumer_id=new_id()))
         return welcome
 
     async def capacity(self, count: int) -> Welcome:
@@ -108,68 +78,7 @@ class EventsClient:
         items = tuple(Released(proof=one, started=started) for one in proofs)
         return tuple((await self.request("event.release", Release(deliveries=items))).verdicts)
 
-    async def request(self, name: str, body: Any) -> Any:
-        """Send a request and wait for its answer's body; raises Refusal, Closed."""
-        message_id = new_id()
-        return await self._ask(message_id, self.session.request(name, body, message_id))
-
     async def delivery(self) -> Delivery:
         """The next delivery; raises Closed, TimeoutError."""
-        assert self._reading is not None
-        getting = asyncio.ensure_future(self.deliveries.get())
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                await asyncio.wait((getting, self._reading), return_when=asyncio.FIRST_COMPLETED)
-            if not getting.done():
-                raise Closed
-            return getting.result()
-        finally:
-            getting.cancel()
-
-    async def closed(self) -> int | None:
-        """Wait until the server ended the connection; its close code."""
-        assert self._reading is not None
-        async with asyncio.timeout(DEADLINE_S):
-            await asyncio.wait((self._reading,))
-        return self.connection.close_code
-
-    async def _ask(self, message_id: str, data: bytes) -> Any:
-        answer = self._waiting[message_id] = asyncio.get_running_loop().create_future()
-        try:
-            await self.connection.send(data.decode())
-        except ConnectionClosed:
-            raise Closed from None
-        async with asyncio.timeout(DEADLINE_S):
-            return await answer
-
-    async def _read(self) -> None:
-        try:
-            async for text in self.connection:
-                assert isinstance(text, str)
-                self._take(self.session.receive(text.encode()))
-        except ConnectionClosed:
-            pass
-        finally:
-            for answer in self._waiting.values():
-                if not answer.done():
-                    answer.set_exception(Closed())
-
-    def _take(self, event: Welcomed | Reply | Refused | Push | Ended) -> None:
-        match event:
-            case Push(_, _, body):
-                self.deliveries.put_nowait(body)
-            case Welcomed(body):
-                (answer,) = self._waiting.values()
-                self._waiting.clear()
-                answer.set_result(body)
-            case Reply(message_id, _, body):
-                self.answers.append(message_id)
-                self._waiting.pop(message_id).set_result(body)
-            case Refused(message_id, _, code, _):
-                self.answers.append(message_id)
-                self._waiting.pop(message_id).set_exception(Refusal(code))
-            case Ended(code, _) as ended:
-                self.ended = ended
-                for answer in self._waiting.values():
-                    answer.set_exception(Refusal(code))
-                self._waiting.clear()
+        delivery: Delivery = await self.taken(self.deliveries)
+        return delivery

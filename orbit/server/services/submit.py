@@ -12,6 +12,7 @@ from orbit.server.offload import offload
 from orbit.server.services import tasks
 from orbit.server.services.access import Caller, check_queue
 from orbit.server.services.operations import Operation, once
+from orbit.server.wake import queue_key
 
 if TYPE_CHECKING:
     from orbit.mysql.transaction import Transaction
@@ -54,7 +55,7 @@ async def submit(
         return TaskAccepted(task=await tasks.get(platform, caller, outcome.resource_id), created=False)
     assert written is not None
     row, woken = written
-    for key in woken:
+    for key in (*woken, queue_key(request.queue_id)):
         platform.wake.notify(key)
     return TaskAccepted(task=tasks.task_of(row), created=True)
 

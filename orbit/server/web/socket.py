@@ -15,7 +15,8 @@ queues of frames. How a conversation ends, by close code (RFC 6455, section 7.4.
 | 1002 | a frame broke the envelope's or the conversation's rules; an error frame said which    |
 | 1003 | the message was binary                                                                 |
 | 1007 | the text was no UTF-8 (uvicorn's)                                                      |
-| 1008 | no hello, a refused hello, a peer that says or reads nothing for too long              |
+| 1008 | no hello, a refused hello, a peer that says or reads nothing for too long, or a worker |
+|      | whose session was fenced by a newer one                                                |
 | 1009 | the message was larger than `Limits.frame_bytes` (uvicorn's)                           |
 | 1011 | an error of ours                                                                       |
 | 1012 | the node is stopping (uvicorn's)                                                       |
@@ -25,14 +26,14 @@ queues of frames. How a conversation ends, by close code (RFC 6455, section 7.4.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from starlette.websockets import WebSocketDisconnect
 
 from orbit.mysql.errors import CommitUnconfirmed, DatabaseError
-from orbit.protocol import events_v1
+from orbit.protocol import events_v1, worker_v1
 from orbit.protocol.errors import ApiError, ErrorCode, ProtocolError
 from orbit.protocol.session import Hello, Invalid, Requested, ServerSession
 from orbit.protocol.values import new_id
@@ -41,6 +42,7 @@ from orbit.server.services.access import Permission, require
 from orbit.server.web.auth import caller_of
 from orbit.server.web.consumer import Consumer
 from orbit.server.web.errors import error_response, refusal
+from orbit.server.web.worker import Worker
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
@@ -65,7 +67,10 @@ _log = get_logger(__name__)
 
 
 class Service(Protocol):
-    """What stands behind one connection. ApiError and DatabaseError are refusals of the request at hand."""
+    """What stands behind one connection.
+
+    ApiError and DatabaseError are refusals of the request at hand; ApiError SESSION_FENCED ends the conversation.
+    """
 
     async def greet(self, hello: Any) -> Body:
         """Check the hello and give the welcome."""
@@ -92,13 +97,19 @@ class _Ended(Exception):
 
 async def events_socket(websocket: WebSocket) -> None:
     """Serve `/v1/events`: `pulse.events.v1`."""
-    await serve_socket(websocket, events_v1.VOCABULARY, Permission.EVENTS_CONSUME, Consumer)
+    await serve_socket(websocket, events_v1.VOCABULARY, (Permission.EVENTS_CONSUME,), Consumer)
+
+
+async def workers_socket(websocket: WebSocket) -> None:
+    """Serve `/v1/workers`: `pulse.worker.v1`."""
+    permissions = Permission.WORKERS_CONNECT, Permission.WORKERS_CONSUME
+    await serve_socket(websocket, worker_v1.VOCABULARY, permissions, Worker)
 
 
 async def serve_socket(
     websocket: WebSocket,
     vocabulary: Vocabulary,
-    permission: Permission,
+    permissions: Iterable[Permission],
     make_service: Callable[[Platform, Caller], Service],
 ) -> None:
     """Authenticate, upgrade and converse until either end ends it.
@@ -109,7 +120,8 @@ async def serve_socket(
     request_id = new_id()
     try:
         caller = await caller_of(websocket.headers, platform)
-        require(caller, permission)
+        for permission in permissions:
+            require(caller, permission)
         if vocabulary.subprotocol not in websocket.scope["subprotocols"]:
             raise ApiError(ErrorCode.UNSUPPORTED_PROTOCOL, f"offer the WebSocket subprotocol {vocabulary.subprotocol}")
     except (ApiError, DatabaseError) as error:
@@ -155,7 +167,7 @@ class Conversation:
                 async with asyncio.TaskGroup() as group:
                     await self._greet()
                     group.create_task(self._answer_all(), name="answerer")
-                    group.create_task(self._service.push_all(self._push), name="pusher")
+                    group.create_task(self._push_all(), name="pusher")
                     await self._read_all()
             except* _Ended as several:
                 endings.extend(one for one in several.exceptions if isinstance(one, _Ended))
@@ -220,8 +232,16 @@ class Conversation:
             try:
                 await self._service.serve(request, partial(self._reply, request.message_id))
             except (ApiError, DatabaseError) as error:
+                _end_if_fenced(error)
                 refused = _refusal(error)
                 await self._refuse(request.message_id, refused.code, refused.message)
+
+    async def _push_all(self) -> None:
+        try:
+            await self._service.push_all(self._push)
+        except ApiError as error:
+            _end_if_fenced(error)
+            raise
 
     async def _reply(self, message_id: str, body: Body) -> None:
         await self._write(partial(self._session.reply, message_id, body))
@@ -243,6 +263,12 @@ class Conversation:
                 raise _Ended(1008, "the peer does not read") from None
             except WebSocketDisconnect:
                 raise _Ended(None, "disconnected") from None
+
+
+def _end_if_fenced(error: Exception) -> None:
+    """A session that a newer one has taken the place of is over, whatever was asked of it."""
+    if isinstance(error, ApiError) and error.code is ErrorCode.SESSION_FENCED:
+        raise _Ended(1008, error.message, ErrorCode.SESSION_FENCED) from None
 
 
 def _refusal(error: ApiError | DatabaseError) -> ApiError:
