@@ -29,6 +29,7 @@ from orbit.sdk.credentials import Credentials
 from orbit.sdk.endpoint import Endpoint, tls_context
 from orbit.sdk.errors import InvalidConfiguration, InvalidRequest
 from orbit.sdk.http import HTTP, Transport
+from orbit.sdk.worker import WorkerConnection, WorkerRegistration
 
 
 class OrbitClient:
@@ -149,6 +150,16 @@ class OrbitClient:
         return await self._http.call(
             "POST", path, Delivery, body=GrantAttempts(attempts=attempts), operation_key=operation_key
         )
+
+    async def dial_worker(self, registration: WorkerRegistration) -> WorkerConnection:
+        """Open a worker's session; close what it returns. Name lookup to welcome take at most eight seconds.
+
+        Nothing is assigned before the first `capacity` is confirmed: `resume` what is under way first. Raises HTTPError
+        when the upgrade is refused, WorkerError when the hello is, WorkerProtocolError when the other end does not
+        speak `pulse.worker.v1`, TransportError without a connection, WorkerDisconnected (WorkerTimeout) when it ends
+        before the welcome, InvalidRequest for a registration that breaks a rule. Cancelling leaves nothing open.
+        """
+        return await WorkerConnection.dial(self.open_channel, registration, self.limits)
 
     async def open_channel(self, path: str, subprotocol: str) -> Channel:
         """Dial a WebSocket, for the SDK's own connections; raises what `Channel.dial` raises."""
