@@ -23,7 +23,7 @@ from orbit.sdk.client import OrbitClient
 from orbit.sdk.errors import InvalidConfiguration, OrbitError, SessionRefused, WrongQueue
 from orbit.sdk.events import EventConnection
 from orbit.sdk.handling import Handler, Handling, InvalidDelivery
-from orbit.sdk.supervise import Timing, supervise, together
+from orbit.sdk.supervise import Timing, end, supervise, together
 
 REPORTS_IN_FLIGHT: Final = 4
 """Frames of ACKs or releases without an answer. With fewer under way nothing waits; with more, the next batch grows."""
@@ -161,17 +161,17 @@ class EventConsumer:
             await self._changes.until(lambda: self._drain_until is not None or link.done())
             await self._drain(link)
         finally:
-            link.cancel()
             self._drain_until = self._drain_until or asyncio.get_running_loop().time()
             self._look()
+            link.cancel()
             try:
                 await self._handling.cancel()
-                await asyncio.wait([link])
             finally:
-                self._running = False
-                self._ended.set()
-                if link.done() and not link.cancelled():
-                    link.exception()  # seen, also where another error passes on
+                try:
+                    await end([link])
+                finally:
+                    self._running = False
+                    self._ended.set()
         if not link.cancelled():
             await link
 

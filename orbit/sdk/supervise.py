@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,13 +72,30 @@ async def together(*parts: Coroutine[Any, Any, None]) -> None:
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        failures = {task: task.exception() for task in tasks if not task.cancelled()}
+        await end(tasks)
     for task in tasks:
-        failure = failures.get(task) if task in done else None
+        failure = task.exception() if task in done and not task.cancelled() else None
         while isinstance(failure, BaseExceptionGroup):  # of a part that runs a group of its own
             failure = failure.exceptions[0]
         if failure is not None:
             raise failure
+
+
+async def end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel the tasks and wait for all of them, also when this is cancelled meanwhile; the cancellation comes after.
+
+    What the tasks raise is for whoever asks them: nothing is raised here and nothing is logged as never retrieved.
+    """
+    for task in tasks:
+        task.cancel()
+    cancelled = False
+    while running := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(running)
+        except asyncio.CancelledError:
+            cancelled = True
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
+    if cancelled:
+        raise asyncio.CancelledError

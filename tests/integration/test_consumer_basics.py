@@ -40,7 +40,7 @@ async def test_at_most_concurrency_run_and_all_others_wait() -> None:
                 orbit.emit()
             await counted(consumer, lambda counts: counts.received == 5)
             assert (consumer.counts.running, consumer.counts.waiting) == (2, 3)
-            assert len(script.calls) == 2
+            await script.until(lambda: len(script.calls) == 2)
             assert orbit.saw("consumer.capacity")[0].capacity == 5
             gate.set()
             await counted(consumer, lambda counts: counts.acknowledged == 9)

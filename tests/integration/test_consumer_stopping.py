@@ -282,6 +282,24 @@ async def test_cancelling_run_leaves_no_task(moment: str) -> None:
             await asyncio.wait_for(consumer.stop(1.0), WAIT_S)
 
 
+async def test_cancelling_run_again_and_again_leaves_no_task() -> None:
+    async with FakeOrbit() as orbit:
+        script = Script(lambda _: _wait(asyncio.Event()))
+        async with orbit.client() as client:
+            consumer = EventConsumer(client, orbit.subscription_id, script)
+            running = asyncio.create_task(consumer.run())
+            orbit.emit()
+            await counted(consumer, lambda counts: counts.running == 1)
+            while not running.done():
+                running.cancel()
+                await asyncio.sleep(0)
+            assert running.cancelled()
+            assert not consumer.connected
+            assert leftovers() == []
+            assert script.cancelled == [script.calls[0].delivery_id]
+            await asyncio.wait_for(consumer.stop(1.0), WAIT_S)
+
+
 async def test_a_refusal_for_good_lets_running_handlers_end() -> None:
     async with FakeOrbit() as orbit:
         gate = asyncio.Event()

@@ -143,6 +143,26 @@ async def test_together_raises_what_failed_first_not_what_failed_for_being_cance
         await together(fails_when_cancelled(), _fail_later())
 
 
+async def test_together_waits_for_its_parts_however_often_it_is_cancelled() -> None:
+    ended = asyncio.Event()
+
+    async def ends_slowly() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await ended.wait()
+
+    task = asyncio.create_task(together(ends_slowly(), _fail_later()))
+    for _ in range(4):
+        await asyncio.sleep(0)
+        task.cancel()
+    assert not task.done()
+    ended.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [one for one in asyncio.all_tasks() if one.get_name() == "orbit-session"] == []
+
+
 async def test_together_returns_when_all_have() -> None:
     await together(asyncio.sleep(0), asyncio.sleep(0))
 
