@@ -239,17 +239,21 @@ class MysqldProcess:
             self._process = None
 
     def pause(self) -> None:
-        """SIGSTOP: sockets stay open and nothing answers, as with a hung machine."""
-        self._signal(signal.SIGSTOP)
+        """SIGSTOP: sockets stay open and nothing answers, as with a hung machine. Returns when every thread stands."""
+        process = self._signal(signal.SIGSTOP)
+        # The signal is only on its way when kill(2) returns; until it arrives another thread may still answer.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         """SIGCONT after `pause()`."""
         self._signal(signal.SIGCONT)
 
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is None or self._process.poll() is not None:
+    def _signal(self, number: signal.Signals) -> subprocess.Popen[bytes]:
+        process = self._process
+        if process is None or process.poll() is not None:
             raise SandboxError("mysqld does not run")
-        self._process.send_signal(number)
+        process.send_signal(number)
+        return process
 
     def close(self) -> None:
         """End the server for good and remove its folder; does nothing the second time."""
