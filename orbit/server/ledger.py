@@ -144,6 +144,14 @@ class Ledger:
         """The wake-up keys of the subscriptions that got a delivery."""
         return frozenset(self._woken)
 
+    def at(self, task: TaskRow) -> datetime:
+        """The time of a change of this locked task, for whoever decides it: versions' times do not go back.
+
+        Another transaction may have read the clock later and still have got the row's lock first.
+        """
+        now: datetime = max(self.now, task["updated_at"])
+        return now
+
     async def lock_task(self, task_id: str) -> TaskRow | None:
         """Lock a task's row for a change that depends on it, and read it."""
         row = await self._tx.fetch_one(_LOCK_TASK, {"task_id": task_id})
@@ -195,8 +203,7 @@ class Ledger:
 
         `task` is a locked row, from `lock_task` or another locking read of at least `NEEDED`.
         """
-        # Another transaction may have read the clock later and still have got the row's lock first.
-        at = max(self.now, task["updated_at"])
+        at = self.at(task)
         uncertain = task["effect_uncertain"] if change.effect_uncertain is None else change.effect_uncertain
         changed: TaskRow = {
             "state": change.state.value,

@@ -1,4 +1,7 @@
-"""The sweeper: ends the leases that ran out. Every node runs one; locked rows are skipped, so they share the work."""
+"""The sweeper: ends the leases that ran out, of deliveries and of attempts, and the tasks that waited too long.
+
+Every node runs one; locked rows are skipped, so they share the work.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from orbit.runtime.logs import get_logger
 from orbit.runtime.signals import Signal
 from orbit.server import delivery_statements as sql
 from orbit.server.decide.delivery import Step, lease_over
+from orbit.server.services import expiry
 from orbit.server.wake import subscription_key
 
 if TYPE_CHECKING:
@@ -52,11 +56,16 @@ class Sweeper:
             await asyncio.sleep((0.5 + self._draw()) * self._platform.limits.node_poll_s)
 
     async def sweep_once(self) -> int:
-        """End all leases that are over now and wake their subscriptions; give how many there were.
+        """End all that is over now and wake who waits for it; give how many ends there were.
 
-        Works in transactions of at most `Limits.delivery_batch` rows. Raises the errors of `LanePool.run`; after
-        CommitUnconfirmed the next pass finds what is left to do. Safe to cancel.
+        Deliveries are done in transactions of at most `Limits.delivery_batch` rows, the rest one by one. Raises the
+        errors of `LanePool.run`; after CommitUnconfirmed the next pass finds what is left to do. Safe to cancel.
         """
+        count = await self._sweep_deliveries()
+        count += await expiry.end_leases(self._platform)
+        return count + await expiry.end_overdue(self._platform)
+
+    async def _sweep_deliveries(self) -> int:
         limits = self._platform.limits
         count = 0
         while True:

@@ -55,6 +55,7 @@ async def start(platform: Platform, session: Session, message_id: str, attempt: 
     async def work(tx: Transaction) -> tuple[CommandResult, frozenset[str]]:
         ledger = await Ledger.open(tx, session.queue_id)
         row = await _locked(tx, session, attempt, sql.LOCK_BOTH)
+        row["now"] = ledger.at(row)
         receipt = await known(tx, command)
         if receipt is not None:
             return _result(receipt, row), frozenset()
@@ -120,6 +121,7 @@ async def finish(platform: Platform, session: Session, message_id: str, report: 
     async def work(tx: Transaction) -> tuple[CommandResult, frozenset[str]]:
         ledger = await Ledger.open(tx, session.queue_id)
         row = await _locked(tx, session, report.attempt, sql.LOCK_BOTH)
+        row["now"] = ledger.at(row)
         receipt = await known(tx, command)
         if receipt is not None:
             return _result(receipt, row), frozenset()

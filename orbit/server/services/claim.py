@@ -193,7 +193,7 @@ class _Claim:
         """Spend an attempt of a locked task."""
         secret = Secret.new()
         lease_until = authority.reserve(
-            row["now"],
+            self.ledger.at(row),
             self.platform.limits.task_lease_s,
             deadline_at=row["deadline_at"],
             latest_start_at=row["latest_start_at"],
@@ -254,7 +254,7 @@ def _assignment(session: Session, task: _Row, attempt: Attempt, lease_until: dat
             epoch=attempt.epoch,
             state=AttemptState.LEASED,
             active=True,
-            server_time=task["now"].replace(tzinfo=UTC),
+            server_time=task["updated_at"].replace(tzinfo=UTC),
             lease_until=lease_until.replace(tzinfo=UTC),
         ),
     )
