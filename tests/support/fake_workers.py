@@ -19,7 +19,7 @@ from orbit.protocol.attempt_v1 import Attempt, AttemptState, CommandResult, Leas
 from orbit.protocol.limits import Limits
 from orbit.protocol.values import Secret, new_id
 from orbit.protocol.vocabulary import Body
-from orbit.sdk import Capability, WorkerConnection, WorkerRegistration, new_worker_registration
+from orbit.sdk import Capability, WorkerRegistration, new_worker_registration
 from tests.support import worker_conversations as words
 from tests.support.fake_peer import FakeConnection, FakePeer
 
@@ -29,6 +29,7 @@ _STATE = {
     "task.renew": AttemptState.RUNNING,
     "task.finish": AttemptState.ENDED,
 }
+_OPERATION = {"task.start": Operation.START, "task.renew": Operation.RENEW}
 
 
 @dataclass
@@ -49,7 +50,6 @@ class FakeWorkers(FakePeer):
         self.effects: list[tuple[str, str]] = []
         """What changed something, by type and attempt: at most once for each message id."""
         self.change_lease: Callable[[Lease], Lease] = lambda lease: lease
-        self.change_welcome: Callable[[worker_v1.Welcome], Body] = lambda welcome: welcome
         self.drain = False
         self.revision = 0
 
@@ -106,7 +106,7 @@ class WorkerSession(FakeConnection):
         if kind == "worker.hello":
             self.hello = body
             self.workers.revision += 1
-            return self.session.welcome(new_id(), message_id, self.workers.change_welcome(self._welcome(None)))
+            return self.session.welcome(new_id(), message_id, self._welcome(None))
         return self.session.reply(message_id, self._answer(kind, message_id, body))
 
     def _answer(self, kind: str, message_id: str, body: Any) -> Body:
@@ -143,11 +143,3 @@ class WorkerSession(FakeConnection):
             drain=self.workers.drain,
             sequence=sequence,
         )
-
-
-_OPERATION = {"task.start": Operation.START, "task.renew": Operation.RENEW}
-
-
-async def announce(connection: WorkerConnection, capacity: int = 4, *, sequence: int = 1) -> worker_v1.Welcome:
-    """Open a connection for assignments."""
-    return await connection.capacity(new_id(), sequence=sequence, capacity=capacity, drain=False)
