@@ -146,6 +146,52 @@ class TaskAccepted(Struct, frozen=True, kw_only=True):
     created: bool
 
 
+class EvidenceRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A report that came without authority: it was kept and changed nothing."""
+
+    message_id: Id
+    outcome: str
+    received_at: Time
+    retryable: bool = False
+    error_code: str | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return f"EvidenceRecord(message_id={self.message_id!r}, outcome={self.outcome!r})"
+
+
+class AttemptRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt of a task. Absent means not yet or not applicable.
+
+    `outcome` is the worker's word (SUCCEEDED, FAILED, UNKNOWN, CANCELLED), or LEASE_EXPIRED or UNSTARTED without one.
+    `decision`, `delay_ms` and `next_available_at` say what became of the task.
+    """
+
+    attempt_id: Id
+    epoch: Version
+    state: str
+    instance_id: Id
+    node: str
+    leased_at: Time
+    lease_until: Time | UnsetType = UNSET
+    started_at: Time | UnsetType = UNSET
+    timeout_at: Time | UnsetType = UNSET
+    ended_at: Time | UnsetType = UNSET
+    outcome: str | UnsetType = UNSET
+    error_code: str | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    retryable: bool = False
+    decision: str | UnsetType = UNSET
+    delay_ms: int | UnsetType = UNSET
+    next_available_at: Time | UnsetType = UNSET
+    concurrency_key: str | UnsetType = UNSET
+    concurrency_token: Version | UnsetType = UNSET
+    evidence: list[EvidenceRecord] = msgspec.field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"AttemptRecord(attempt_id={self.attempt_id!r}, epoch={self.epoch!r}, state={self.state!r})"
+
+
 class CancelTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/tasks/{task_id}/cancel; the body is an empty object, or nothing."""
 
@@ -159,13 +205,36 @@ class ResumeSubscription(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Queue(Struct, frozen=True, kw_only=True):
-    """A queue that the caller's credential is bound to."""
+    """A queue that the caller's credential is bound to. A limit that is absent is none."""
 
     queue_id: Id
     namespace: Name
     environment: Name
     name: Name
     created_at: Time
+    paused: bool = False
+    concurrency_limit: int | UnsetType = UNSET
+    start_limit: int | UnsetType = UNSET
+    start_window_ms: int | UnsetType = UNSET
+
+
+class PauseQueue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/queues/{queue_id}/pause; the body is an empty object, or nothing."""
+
+
+class ResumeQueue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/queues/{queue_id}/resume; the body is an empty object, or nothing."""
+
+
+class QueueLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """PUT /v1/queues/{queue_id}/limits: all limits of the queue; one that is left out is taken away.
+
+    `concurrency_limit` bounds attempts that have not ended, `start_limit` starts in each window of `start_window_ms`.
+    """
+
+    concurrency_limit: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+    start_limit: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+    start_window_ms: Annotated[int, Meta(ge=100, le=DAY_MS)] | UnsetType = UNSET
 
 
 class CreateSubscription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -216,6 +285,12 @@ class Page(Struct, frozen=True, kw_only=True):
     """Base of lists: `next` is the cursor for `?after=`, absent on the last page."""
 
     next: str | UnsetType = UNSET
+
+
+class AttemptPage(Page, frozen=True, kw_only=True):
+    """GET /v1/tasks/{task_id}/attempts, oldest first. A page may be shorter than asked for: results are large."""
+
+    attempts: list[AttemptRecord]
 
 
 class QueuePage(Page, frozen=True, kw_only=True):

@@ -57,3 +57,6 @@ class Limits:
     task_lease_s: float = 30.0
     claim_batch: int = 16
     sweep_batch: int = 64
+    # Reports without authority that are kept of one attempt; with its own result they fit into one HTTP answer.
+    evidence_per_attempt: int = 4
+    history_bytes: int = 768 * KIB

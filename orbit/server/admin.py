@@ -53,6 +53,7 @@ def migrate() -> None:
 @click.option("--queue", required=True, help="The one queue that the credential is bound to.")
 @click.option("--worker-access", is_flag=True, help="Also permit running tasks.")
 @click.option("--event-access", is_flag=True, help="Also permit subscribing to events and consuming them.")
+@click.option("--queue-access", is_flag=True, help="Also permit pausing and limiting the queue.")
 @click.option(
     "--output",
     required=True,
@@ -67,6 +68,7 @@ def bootstrap(
     queue: str,
     worker_access: bool,
     event_access: bool,
+    queue_access: bool,
     output: Path,
 ) -> None:
     """Make names that do not exist yet, and one new credential for them."""
@@ -82,6 +84,7 @@ def bootstrap(
                 queue=queue,
                 worker_access=worker_access,
                 event_access=event_access,
+                queue_access=queue_access,
             )
             _write(file, content)
     except InvalidValue as error:

@@ -18,6 +18,7 @@ from starlette.routing import Route, WebSocketRoute
 from orbit.mysql.errors import DatabaseError
 from orbit.protocol import events_v1, worker_v1
 from orbit.protocol.errors import ApiError, ErrorCode
+from orbit.protocol.schemas import events_schema, worker_schema
 from orbit.protocol.values import new_id
 from orbit.runtime.logs import get_logger
 from orbit.server.migrate import UnknownSchema, check_schema
@@ -46,6 +47,8 @@ def create_app(platform: Platform) -> Starlette:
             *_operations(),
             WebSocketRoute(events_v1.PATH, events_socket),
             WebSocketRoute(worker_v1.PATH, workers_socket),
+            Route("/v1/schemas/events.schema.json", _constant(events_schema())),
+            Route("/v1/schemas/worker.schema.json", _constant(worker_schema())),
             Route("/openapi.json", _constant(json.dumps(document(ENDPOINTS)).encode())),
             Route("/livez", _constant(b'{"status":"ok"}')),
             Route("/readyz", ready),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _ALWAYS: Final = (Permission.TASKS_SUBMIT, Permission.TASKS_READ, Permission.TASKS_CANCEL)
 _EVENTS: Final = (Permission.EVENTS_READ, Permission.EVENTS_CONSUME, Permission.EVENTS_MANAGE)
+_QUEUES: Final = (Permission.QUEUES_MANAGE,)
 _WORKERS: Final = (Permission.WORKERS_CONNECT, Permission.WORKERS_CONSUME)
 
 
@@ -101,6 +102,7 @@ def bootstrap(
     queue: str,
     worker_access: bool = False,
     event_access: bool = False,
+    queue_access: bool = False,
 ) -> dict[str, Any]:
     """Make what is missing of the names, and one new credential; gives the content of a credentials file.
 
@@ -115,7 +117,12 @@ def bootstrap(
         "environment": parse_name(environment, "environment"),
         "queue": parse_name(queue, "queue"),
     }
-    permissions = (*_ALWAYS, *(_EVENTS if event_access else ()), *(_WORKERS if worker_access else ()))
+    permissions = (
+        *_ALWAYS,
+        *(_EVENTS if event_access else ()),
+        *(_WORKERS if worker_access else ()),
+        *(_QUEUES if queue_access else ()),
+    )
     return asyncio.run(_bootstrap(target, names, permissions))
 
 

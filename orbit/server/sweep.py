@@ -32,9 +32,10 @@ class Sweeper:
     `Limits.node_poll_s`: nodes that started together do not stay together.
     """
 
-    def __init__(self, platform: Platform, *, draw: Callable[[], float] = random.random) -> None:
+    def __init__(self, platform: Platform, *, draw: Callable[[], float] | None = None) -> None:
         self._platform = platform
-        self._draw = draw
+        # Numbers of its own: those of the module belong to the process.
+        self._draw = draw or random.Random().random  # noqa: S311 - spreads passes, guards nothing
         self._failing = False
         self.swept = Signal("swept")
 

@@ -48,7 +48,11 @@ async def test_the_document_is_published_valid_and_made_from_the_table(api: Api)
     assert {(method.upper(), path) for path, item in published["paths"].items() for method in item} == {
         ("POST", "/v1/tasks"),
         ("GET", "/v1/tasks/{task_id}"),
+        ("GET", "/v1/tasks/{task_id}/attempts"),
         ("POST", "/v1/tasks/{task_id}/cancel"),
+        ("POST", "/v1/queues/{queue_id}/pause"),
+        ("POST", "/v1/queues/{queue_id}/resume"),
+        ("PUT", "/v1/queues/{queue_id}/limits"),
         ("GET", "/v1/queues"),
         ("GET", "/v1/subscriptions"),
         ("POST", "/v1/subscriptions"),
@@ -99,7 +103,16 @@ async def test_the_server_keeps_what_its_document_says(platform_dsn: DSN) -> Non
     assert {name for name, _ in seen} == {one.name for one in ENDPOINTS}
     for name in ("submitTask", "createSubscription"):
         assert (name, 201) in seen
-    for name in ("getTask", "cancelTask", "listQueues", "getSubscription", "listDeliveries"):
+    for name in (
+        "getTask",
+        "listAttempts",
+        "cancelTask",
+        "listQueues",
+        "pauseQueue",
+        "limitQueue",
+        "getSubscription",
+        "listDeliveries",
+    ):
         assert (name, 200) in seen
 
 
@@ -110,6 +123,7 @@ async def fuzz_everything(base_url: str, api: Api) -> set[tuple[str, int]]:
     await api.submit()
     page = await api.http.get(f"/v1/subscriptions/{subscription_id}/deliveries")
     known = {
+        "queue_id": api.queue_id,
         "task_id": task_id,
         "subscription_id": subscription_id,
         "delivery_id": page.json()["deliveries"][0]["delivery_id"],

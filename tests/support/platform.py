@@ -77,7 +77,7 @@ async def node(platform_dsn: DSN) -> AsyncIterator[Node]:
 
 
 async def fresh_credentials(dsn: DSN, **given: Any) -> dict[str, Any]:
-    """Bootstrap a credential with all permissions of a producer, consumer and worker on names nobody else has."""
+    """Bootstrap a credential with all permissions there are on names nobody else has."""
     names: dict[str, Any] = {
         "application": new_id(),
         "namespace": new_id(),
@@ -85,6 +85,7 @@ async def fresh_credentials(dsn: DSN, **given: Any) -> dict[str, Any]:
         "queue": "work",
         "event_access": True,
         "worker_access": True,
+        "queue_access": True,
     }
     return await asyncio.to_thread(bootstrap, dsn, **(names | given))
 

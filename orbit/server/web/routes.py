@@ -7,13 +7,18 @@ from typing import Final
 
 from orbit.protocol.errors import ErrorCode, InvalidValue
 from orbit.protocol.http_v1 import (
+    AttemptPage,
     CancelTask,
     CreateSubscription,
     Delivery,
     DeliveryPage,
     GrantAttempts,
+    PauseQueue,
     PauseSubscription,
+    Queue,
+    QueueLimits,
     QueuePage,
+    ResumeQueue,
     ResumeSubscription,
     SubmitTask,
     Subscription,
@@ -22,7 +27,7 @@ from orbit.protocol.http_v1 import (
     TaskAccepted,
 )
 from orbit.protocol.values import parse_id
-from orbit.server.services import cancel, deliveries, queues, submit, subscriptions, tasks
+from orbit.server.services import cancel, deliveries, history, queues, submit, subscriptions, tasks
 from orbit.server.services.access import Permission
 from orbit.server.web.endpoint import Answer, Call, Endpoint, Query
 
@@ -43,12 +48,35 @@ async def _get_task(call: Call) -> Answer:
     return Answer(await tasks.get(call.platform, call.caller, call.path["task_id"]))
 
 
+async def _list_attempts(call: Call) -> Answer:
+    page = await history.list_attempts(
+        call.platform,
+        call.caller,
+        call.path["task_id"],
+        call.query.get("after"),
+        call.query.get("limit", PAGE_DEFAULT),
+    )
+    return Answer(page)
+
+
 async def _cancel_task(call: Call) -> Answer:
     return Answer(await cancel.cancel(call.platform, call.caller, call.path["task_id"]))
 
 
 async def _list_queues(call: Call) -> Answer:
     return Answer(await queues.list_queues(call.platform, call.caller))
+
+
+async def _pause_queue(call: Call) -> Answer:
+    return Answer(await queues.set_paused(call.platform, call.caller, call.path["queue_id"], paused=True))
+
+
+async def _resume_queue(call: Call) -> Answer:
+    return Answer(await queues.set_paused(call.platform, call.caller, call.path["queue_id"], paused=False))
+
+
+async def _limit_queue(call: Call) -> Answer:
+    return Answer(await queues.set_limits(call.platform, call.caller, call.path["queue_id"], call.request))
 
 
 async def _create_subscription(call: Call) -> Answer:
@@ -136,6 +164,17 @@ ENDPOINTS: Final = (
         errors=_HIDDEN,
     ),
     Endpoint(
+        method="GET",
+        path="/v1/tasks/{task_id}/attempts",
+        name="listAttempts",
+        summary="List a task's attempts, oldest first, with what was reported of each.",
+        permission=Permission.TASKS_READ,
+        handler=_list_attempts,
+        response=AttemptPage,
+        query=_PAGING,
+        errors=_HIDDEN,
+    ),
+    Endpoint(
         method="POST",
         path="/v1/tasks/{task_id}/cancel",
         name="cancelTask",
@@ -154,6 +193,39 @@ ENDPOINTS: Final = (
         permission=None,
         handler=_list_queues,
         response=QueuePage,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/queues/{queue_id}/pause",
+        name="pauseQueue",
+        summary="Stop claims of the queue's tasks; what is claimed goes on.",
+        permission=Permission.QUEUES_MANAGE,
+        handler=_pause_queue,
+        request=PauseQueue,
+        response=Queue,
+        errors=_HIDDEN,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/queues/{queue_id}/resume",
+        name="resumeQueue",
+        summary="Let workers claim the queue's tasks again.",
+        permission=Permission.QUEUES_MANAGE,
+        handler=_resume_queue,
+        request=ResumeQueue,
+        response=Queue,
+        errors=_HIDDEN,
+    ),
+    Endpoint(
+        method="PUT",
+        path="/v1/queues/{queue_id}/limits",
+        name="limitQueue",
+        summary="Replace the queue's limits; one that is left out is taken away.",
+        permission=Permission.QUEUES_MANAGE,
+        handler=_limit_queue,
+        request=QueueLimits,
+        response=Queue,
+        errors=_HIDDEN,
     ),
     Endpoint(
         method="POST",
