@@ -49,8 +49,9 @@ _TOKEN_PLAIN_BACKSLASH: Final = re.compile(
     _TOKEN.pattern.replace(rb"[^'\\]++|\\.|''", rb"[^']++|''").replace(rb'[^"\\]++|\\.|""', rb'[^"]++|""'),
     re.VERBOSE | re.DOTALL,
 )
-# A skipped executable comment may hold one level of plain comments.
-_SKIPPED: Final = re.compile(rb"(?:/\*.*?\*/|(?!\*/).)*+(?:\*/|\Z)", re.DOTALL)
+# A skipped executable comment may hold one level of plain comments. Not possessive: before Python 3.11.5 a possessive
+# group that fails half-way is not taken back (cpython issue 106052), and what follows it here always matches.
+_SKIPPED: Final = re.compile(rb"(?:/\*.*?\*/|(?!\*/).)*(?:\*/|\Z)", re.DOTALL)
 
 _BLANKS: Final = b"\x00\t\n\x0b\x0c\r "
 _WORD_END: Final = r"(?![A-Za-z0-9_$\x80-\xff])"

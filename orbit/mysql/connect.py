@@ -50,6 +50,8 @@ def ssl_context(options: SSLOptions) -> ssl.SSLContext | None:
     if options.mode is SSLMode.DISABLED:
         return None
     context = ssl.create_default_context(cafile=options.ca)
+    # Python's own default, which Debian's build leaves to the system's configuration.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     if options.mode is not SSLMode.VERIFY_IDENTITY:
         context.check_hostname = False
         # The certificates that MySQL makes itself have no key identifiers; Python insists on them from 3.13 on.

@@ -33,10 +33,11 @@ Value: TypeAlias = "dict[str, Value] | list[Value] | str | bool | int | Number |
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
 _STRINGS: Final = re.compile(_STRING, re.DOTALL)
 _TOKENS: Final = re.compile(rb"(?P<key>" + _STRING + rb"(?=[ \t\r\n]*+:))|" + _STRING + rb"|[\[\]{}]", re.DOTALL)
-# From the start to the first NaN, Infinity or -Infinity outside strings.
-_FINITE: Final = re.compile(rb"(?:" + _STRING + rb'|[^"NI-]++|-(?!I))*+', re.DOTALL)
-# From the start to the first escape that is half of a surrogate pair and has no other half.
-_PAIRED: Final = re.compile(rb"(?:[^\\]++|\\(?:[^u]|u(?:[^dD]|[dD](?:[0-7]|[89abAB]..\\u[dD][c-fC-F]))))*+", re.DOTALL)
+# Python before 3.11.5 goes on from where a possessive group failed, not from where it began (cpython issue 106052), so
+# no group that may fail half-way is repeated possessively.
+_CONSTANTS: Final = re.compile(_STRING + rb"|(?P<constant>NaN|-?Infinity)", re.DOTALL)
+# One escape that is whole: a pair of surrogates is one, half of a pair is none.
+_ESCAPE: Final = re.compile(rb"\\(?:[^u]|u(?:[^dD]|[dD](?:[0-7]|[89abAB]..\\u[dD][c-fC-F])))", re.DOTALL)
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _COMMA: Final = re.compile(r",[ \t\r\n]*+")
@@ -110,7 +111,7 @@ def parse(data: bytes, *, max_bytes: int, max_depth: int = 32) -> Value:
         except _DuplicateKeyError:
             failure = _duplicate_offset(data), "a member name occurs twice in an object"
         except _NotFiniteError:
-            failure = _end(_FINITE, data), "a number that is not finite"
+            failure = _constant_offset(data), "a number that is not finite"
         else:
             _check_surrogates(data)
             return value
@@ -205,17 +206,22 @@ def _check_depth(data: bytes, max_depth: int) -> None:
 
 def _check_surrogates(data: bytes) -> None:
     """Raise InvalidJSON at the first escape of half a surrogate pair in `data`, a document that has been parsed."""
-    if b"\\ud" in data or b"\\uD" in data:
-        end = _end(_PAIRED, data)
-        if end < len(data):
-            raise InvalidJSON(end, "half of a surrogate pair")
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return
+    if b"\\" not in _ESCAPE.sub(b"", data):
+        return
+    position = data.find(b"\\")
+    while whole := _ESCAPE.match(data, position):
+        position = data.find(b"\\", whole.end())
+    raise InvalidJSON(position, "half of a surrogate pair")
 
 
-def _end(pattern: re.Pattern[bytes], data: bytes) -> int:
-    """Return where a pattern that matches any prefix stops."""
-    match = pattern.match(data)
-    assert match is not None
-    return match.end()
+def _constant_offset(data: bytes) -> int:
+    """Return where NaN, Infinity or -Infinity first stands outside strings, where the parser met it."""
+    for token in _CONSTANTS.finditer(data):
+        if token["constant"] is not None:
+            return token.start()
+    raise AssertionError("the parser saw a number that is not finite")
 
 
 def _syntax_offset(text: str, error: json.JSONDecodeError) -> int:
