@@ -54,6 +54,7 @@ def migrate() -> None:
 @click.option("--worker-access", is_flag=True, help="Also permit running tasks.")
 @click.option("--event-access", is_flag=True, help="Also permit subscribing to events and consuming them.")
 @click.option("--queue-access", is_flag=True, help="Also permit pausing and limiting the queue.")
+@click.option("--task-access", is_flag=True, help="Also permit resolving and retrying tasks, and reading their audit.")
 @click.option(
     "--output",
     required=True,
@@ -69,6 +70,7 @@ def bootstrap(
     worker_access: bool,
     event_access: bool,
     queue_access: bool,
+    task_access: bool,
     output: Path,
 ) -> None:
     """Make names that do not exist yet, and one new credential for them."""
@@ -85,6 +87,7 @@ def bootstrap(
                 worker_access=worker_access,
                 event_access=event_access,
                 queue_access=queue_access,
+                task_access=task_access,
             )
             _write(file, content)
     except InvalidValue as error:

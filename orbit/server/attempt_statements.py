@@ -57,7 +57,7 @@ _STANDING: Final = (
     NOW.label("now"),
 )
 COLUMNS: Final = tuple(column.key for column in _STANDING)
-"""The names of what READ, LOCK_BOTH, LOCK_ATTEMPT and LOCK_LAPSED give."""
+"""The names of what READ and the LOCK_ statements give."""
 
 _ONE: Final = (
     select(*_STANDING)
@@ -69,6 +69,15 @@ _ONE: Final = (
 READ: Final = compile_statement(_ONE)
 LOCK_BOTH: Final = compile_statement(_ONE.with_for_update(of=[tasks, attempts]))
 LOCK_ATTEMPT: Final = compile_statement(_ONE.with_for_update(of=attempts))
+LOCK_NEWEST: Final = compile_statement(
+    select(*_STANDING)
+    .select_from(tasks)
+    .join(attempts, and_(_A.task_id == _T.task_id, _A.epoch == _T.attempt_count))
+    .join(worker_instances, worker_instances.c.instance_id == _A.instance_id)
+    .where(_T.task_id == bindparam("task_id"))
+    .with_for_update(of=[tasks, attempts])
+)
+"""The attempt that the task is with, for whoever has the task and not the attempt."""
 LOCK_LAPSED: Final = compile_statement(_ONE.with_for_update(of=[tasks, attempts], skip_locked=True))
 """For the sweeper: no row when somebody else is at work on it."""
 
@@ -96,6 +105,9 @@ INSERT_RECEIPT: Final = compile_statement(
     )
 )
 INSERT_EVIDENCE: Final = compile_statement(insert(evidence))
+EVIDENCE_COUNT: Final = compile_statement(
+    select(func.count()).select_from(evidence).where(evidence.c.attempt_id == bindparam("attempt_id"))
+)
 
 INSERT_ATTEMPT: Final = compile_statement(
     insert(attempts).values(

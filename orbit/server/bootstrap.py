@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _ALWAYS: Final = (Permission.TASKS_SUBMIT, Permission.TASKS_READ, Permission.TASKS_CANCEL)
 _EVENTS: Final = (Permission.EVENTS_READ, Permission.EVENTS_CONSUME, Permission.EVENTS_MANAGE)
 _QUEUES: Final = (Permission.QUEUES_MANAGE,)
+_TASKS: Final = (Permission.TASKS_MANAGE,)
 _WORKERS: Final = (Permission.WORKERS_CONNECT, Permission.WORKERS_CONSUME)
 
 
@@ -103,6 +104,7 @@ def bootstrap(
     worker_access: bool = False,
     event_access: bool = False,
     queue_access: bool = False,
+    task_access: bool = False,
 ) -> dict[str, Any]:
     """Make what is missing of the names, and one new credential; gives the content of a credentials file.
 
@@ -122,6 +124,7 @@ def bootstrap(
         *(_EVENTS if event_access else ()),
         *(_WORKERS if worker_access else ()),
         *(_QUEUES if queue_access else ()),
+        *(_TASKS if task_access else ()),
     )
     return asyncio.run(_bootstrap(target, names, permissions))
 

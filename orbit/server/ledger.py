@@ -67,6 +67,11 @@ _UPDATE_TASK: Final = compile_statement(
     .where(tasks.c.task_id == bindparam("the_task_id"), tasks.c.version == bindparam("the_version"))
     .values({name: bindparam(name) for name in _CHANGED})
 )
+_STORE_INTENT: Final = compile_statement(
+    update(tasks)
+    .where(tasks.c.task_id == bindparam("the_task_id"), tasks.c.cancel_requested_at.is_(None))
+    .values(cancel_requested_at=bindparam("now"))
+)
 _INSERT_EVENT: Final = compile_statement(insert(events))
 NEEDED: Final = (
     tasks.c.task_id,
@@ -103,12 +108,13 @@ class Subscriber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """A task that was accepted: whose it is, and what was asked for."""
+    """A task that was accepted: whose it is, and what was asked for; `retry_of` names the task it repeats."""
 
     task_id: str
     namespace_id: str
     application_id: str
     request: SubmitTask
+    retry_of: str | None = None
 
 
 class Ledger:
@@ -180,7 +186,7 @@ class Ledger:
             "attempt_timeout_ms": request.retry.attempt_timeout_ms,
             "priority": request.priority,
             "concurrency_key": None if request.concurrency_key is UNSET else request.concurrency_key,
-            "retry_of": None,
+            "retry_of": task.retry_of,
             "state": change.state.value,
             "version": 1,
             "attempt_count": 0,
@@ -225,6 +231,17 @@ class Ledger:
         row = task | changed
         await self._tell(row, at, change)
         return row
+
+    async def store_intent(self, task: TaskRow) -> TaskRow:
+        """Note on a locked task that its end was asked for; gives the row as it is now.
+
+        No change of state, so neither version nor event nor a later `updated_at`.
+        """
+        at = self.at(task)
+        done = await self._tx.execute(_STORE_INTENT, {"the_task_id": task["task_id"], "now": at})
+        if done.rowcount != 1:
+            raise RuntimeError("a task's row was written without its lock")
+        return task | {"cancel_requested_at": at}
 
     async def _tell(self, task: TaskRow, at: datetime, change: Change) -> None:
         """Write the event of a change, and who gets it; `task` is the row after the change."""

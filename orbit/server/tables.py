@@ -140,7 +140,8 @@ tasks: Final = Table(
         Computed("LEAST(deadline_at, COALESCE(latest_start_at, deadline_at))", persisted=False),
         nullable=False,
     ),
-    Index("ix_tasks_queue_state", "queue_id", "state", "available_at"),
+    # Lists of tasks by state, in the order in which they came to it.
+    Index("ix_tasks_listed", "queue_id", "application_id", "state", "updated_at"),
     Index("ix_tasks_overdue", "state", "start_before"),
     # Within one capability and one priority the oldest is always the first to dispatch.
     Index(
@@ -343,6 +344,7 @@ audit: Final = Table(
     Column("action", String(32, collation="ascii_bin"), nullable=False),
     _id("object_id"),
     Column("details", MEDIUMTEXT, nullable=False),  # canonical JSON; never a payload or a result
+    Column("evidence", MEDIUMTEXT, nullable=True),  # what a person gave as proof: canonical JSON, told to nobody else
     _time("at"),
     Index("ix_audit_object", "object_id", "audit_no"),
     **_TABLE,

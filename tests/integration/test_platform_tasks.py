@@ -254,8 +254,8 @@ async def test_twenty_cancellations_at_once_make_one_version(api: Api, node: Nod
     ]
 
 
-@pytest.mark.parametrize("state", ["SUCCEEDED", "FAILED", "LEASED", "RUNNING", "NEEDS_REVIEW"])
-async def test_a_task_that_no_longer_waits_is_not_cancelled(api: Api, node: Node, state: str) -> None:
+@pytest.mark.parametrize("state", ["SUCCEEDED", "FAILED"])
+async def test_a_task_that_has_ended_is_not_cancelled(api: Api, node: Node, state: str) -> None:
     task_id = (await api.submit()).json()["task"]["task_id"]
     await rows(node, "UPDATE tasks SET state = :state WHERE task_id = :id", state=state, id=task_id)
 

@@ -86,6 +86,7 @@ async def fresh_credentials(dsn: DSN, **given: Any) -> dict[str, Any]:
         "event_access": True,
         "worker_access": True,
         "queue_access": True,
+        "task_access": True,
     }
     return await asyncio.to_thread(bootstrap, dsn, **(names | given))
 

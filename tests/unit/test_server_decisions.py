@@ -14,7 +14,7 @@ import pytest
 import orbit.server.decide
 from orbit.protocol import strict_json
 from orbit.protocol.attempt_v1 import Decision
-from orbit.protocol.errors import ApiError, ErrorCode, InvalidValue
+from orbit.protocol.errors import InvalidValue
 from orbit.protocol.event import STATE_OF, Event
 from orbit.protocol.http_v1 import EventType, SubmitTask, TaskState
 from orbit.protocol.limits import Limits
@@ -39,41 +39,6 @@ def test_a_task_starts_to_wait() -> None:
     assert decide.submit() == Change(state=TaskState.WAITING, event_type=EventType.SUBMITTED)
 
 
-# From the state, by hand: what cancelling gives. None: answered again; a code: refused.
-CANCEL: dict[TaskState, Change | ErrorCode | None] = {
-    TaskState.WAITING: Change(state=TaskState.CANCELLED, event_type=EventType.CANCELLED, cancel_requested=True),
-    TaskState.CANCELLED: None,
-    TaskState.LEASED: ErrorCode.STATE_CONFLICT,
-    TaskState.RUNNING: ErrorCode.STATE_CONFLICT,
-    TaskState.SUCCEEDED: ErrorCode.STATE_CONFLICT,
-    TaskState.FAILED: ErrorCode.STATE_CONFLICT,
-    TaskState.NEEDS_REVIEW: ErrorCode.STATE_CONFLICT,
-}
-
-
-@pytest.mark.parametrize("state", TaskState)
-def test_cancelling_is_decided_for_every_state(state: TaskState) -> None:
-    expected = CANCEL[state]
-    if isinstance(expected, ErrorCode):
-        with pytest.raises(ApiError) as caught:
-            decide.cancel(state, effect_uncertain=False)
-        assert caught.value.code is expected
-    else:
-        assert decide.cancel(state, effect_uncertain=False) == expected
-
-
-def test_a_cancellation_does_not_wipe_an_uncertain_effect() -> None:
-    change = decide.cancel(TaskState.WAITING, effect_uncertain=True)
-
-    assert change == Change(
-        state=TaskState.NEEDS_REVIEW,
-        event_type=EventType.NEEDS_REVIEW,
-        error_code="CANCEL_REQUESTED",
-        cancel_requested=True,
-        decision=Decision.RECONCILIATION_REQUIRED,
-    )
-
-
 def test_a_claim_spends_an_attempt_and_a_start_none() -> None:
     assert decide.claim("a" * 32) == Change(
         state=TaskState.LEASED, event_type=EventType.LEASED, claims=True, attempt_id="a" * 32
@@ -86,7 +51,6 @@ def test_the_table_of_changes_is_this_one_and_agrees_with_the_events_states() ->
         (None, Action.SUBMIT): TaskState.WAITING,
         (TaskState.WAITING, Action.CLAIM): TaskState.LEASED,
         (TaskState.LEASED, Action.START): TaskState.RUNNING,
-        (TaskState.WAITING, Action.CANCEL): TaskState.CANCELLED,
     }
     for change in decide.TRANSITIONS.values():
         assert STATE_OF[change.event_type.value] == change.state.value

@@ -1,12 +1,15 @@
 """What may happen to a task: its states, the actions on them and the table of changes.
 
-Pure: facts in, decision out. The ledger writes what is decided here.
+Pure: facts in, decision out. The ledger writes what is decided here and in `decide.attempt`, `decide.cancel` and
+`decide.recovery`.
 
     submit ──▶ WAITING ──claim──▶ LEASED ──start──▶ RUNNING
                   │ ▲                │                 │
-                  │ └───requeued─────┴─────────────────┤ the attempt's end: `decide.attempt`
-                  │                                    ▼
-                  └──cancel──▶ CANCELLED     SUCCEEDED FAILED CANCELLED NEEDS_REVIEW
+                  │ └───requeued─────┼─────────────────┤ the attempt's end: `decide.attempt`
+                  │                  │                 ▼
+                  └──────cancel──────┴──▶    SUCCEEDED FAILED CANCELLED NEEDS_REVIEW
+                                                  ▲      ▲        ▲         │
+                                                  └──────┴────────┴─────────┘ a person: `decide.recovery`
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from types import MappingProxyType
 from typing import Final
 
 from orbit.protocol.attempt_v1 import Decision
-from orbit.protocol.errors import ApiError, ErrorCode
 from orbit.protocol.http_v1 import EventType, TaskState
 
 
@@ -29,7 +31,6 @@ class Action(StrEnum):
     SUBMIT = "submit"
     CLAIM = "claim"
     START = "start"
-    CANCEL = "cancel"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +62,9 @@ TRANSITIONS: Final[Mapping[tuple[TaskState | None, Action], Change]] = MappingPr
         (None, Action.SUBMIT): Change(state=TaskState.WAITING, event_type=EventType.SUBMITTED),
         (TaskState.WAITING, Action.CLAIM): Change(state=TaskState.LEASED, event_type=EventType.LEASED, claims=True),
         (TaskState.LEASED, Action.START): Change(state=TaskState.RUNNING, event_type=EventType.STARTED),
-        (TaskState.WAITING, Action.CANCEL): Change(
-            state=TaskState.CANCELLED, event_type=EventType.CANCELLED, cancel_requested=True
-        ),
     }
 )
-"""Every change but the ends of attempts, which depend on more than the state; None stands for no task yet."""
-
-CANCEL_REQUESTED: Final = "CANCEL_REQUESTED"
-"""Error code of a task whose cancellation meets an uncertain effect."""
+"""Every change on the way to an attempt's end; None stands for no task yet."""
 
 COMPLETED: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED})
 """States that nothing leaves. NEEDS_REVIEW is none of them: it waits for a person (seed safe-retry 3)."""
@@ -88,25 +83,3 @@ def claim(attempt_id: str) -> Change:
 def start(attempt_id: str) -> Change:
     """Decide what the permission to run changes."""
     return replace(TRANSITIONS[TaskState.LEASED, Action.START], attempt_id=attempt_id)
-
-
-def cancel(state: TaskState, *, effect_uncertain: bool) -> Change | None:
-    """Decide what a wish to cancel changes; None when the task is cancelled already and the same answer is due.
-
-    An effect that nobody knows is not cancelled away: such a task needs a person (seed safe-retry section 3). Raises
-    ApiError STATE_CONFLICT where cancelling is no longer possible.
-    """
-    if state is TaskState.CANCELLED:
-        return None
-    change = TRANSITIONS.get((state, Action.CANCEL))
-    if change is None:
-        raise ApiError(ErrorCode.STATE_CONFLICT, f"the task is {state.value} and cannot be cancelled any more")
-    if effect_uncertain:
-        return Change(
-            state=TaskState.NEEDS_REVIEW,
-            event_type=EventType.NEEDS_REVIEW,
-            error_code=CANCEL_REQUESTED,
-            cancel_requested=True,
-            decision=Decision.RECONCILIATION_REQUIRED,
-        )
-    return change

@@ -29,6 +29,7 @@ class Permission(StrEnum):
     TASKS_SUBMIT = "tasks:submit"
     TASKS_READ = "tasks:read"
     TASKS_CANCEL = "tasks:cancel"
+    TASKS_MANAGE = "tasks:manage"
     EVENTS_READ = "events:read"
     EVENTS_CONSUME = "events:consume"
     EVENTS_MANAGE = "events:manage"

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, UnsetType
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import bindparam, select, update
 
 from orbit.mysql.statement import Statement, compile_statement
-from orbit.protocol import strict_json
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.http_v1 import Queue, QueueLimits, QueuePage
 from orbit.protocol.values import format_time
+from orbit.server.services import audit
 from orbit.server.services.access import check_queue, not_found
-from orbit.server.tables import audit, namespaces, queues
+from orbit.server.tables import namespaces, queues
 from orbit.server.wake import queue_key
 
 if TYPE_CHECKING:
@@ -54,17 +54,6 @@ _SET_LIMITS: Final = compile_statement(
         concurrency_limit=bindparam("concurrency_limit"),
         start_limit=bindparam("start_limit"),
         start_window_ms=bindparam("start_window_ms"),
-    )
-)
-_AUDIT: Final = compile_statement(
-    insert(audit).values(
-        namespace_id=bindparam("namespace_id"),
-        queue_id=bindparam("queue_id"),
-        actor=bindparam("actor"),
-        action=bindparam("action"),
-        object_id=bindparam("queue_id"),
-        details=bindparam("details"),
-        at=func.utc_timestamp(6),
     )
 )
 
@@ -119,16 +108,7 @@ async def _perform(platform: Platform, caller: Caller, queue_id: str, act: _Act)
         await tx.execute(act.statement, {"the_queue_id": queue_id, **act.values})
         after = await _read(tx, queue_id)
         if after != before:
-            await tx.execute(
-                _AUDIT,
-                {
-                    "namespace_id": caller.namespace_id,
-                    "queue_id": queue_id,
-                    "actor": caller.credential_id,
-                    "action": act.name,
-                    "details": strict_json.canonical(dict(act.values)).decode(),
-                },
-            )
+            await audit.note(tx, caller, act.name, queue_id, dict(act.values))
         return after
 
     queue = await platform.pool.run_again(work, budget_s=platform.limits.transaction_s)

@@ -10,7 +10,7 @@ undone; it stops claims and nothing else.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -92,10 +92,20 @@ _LOOK: Final = compile_statement(
 _LOCK: Final = compile_statement(
     select(_I.instance_id).where(_I.instance_id == bindparam("instance_id")).with_for_update()
 )
+_ASKED_TO_END: Final = select(
+    attempts.c.task_id, attempts.c.attempt_id, attempts.c.epoch, tasks.c.cancel_requested_at
+).join_from(attempts, tasks, attempts.c.task_id == tasks.c.task_id)
 _CANCELLATIONS: Final = compile_statement(
-    select(attempts.c.task_id, attempts.c.attempt_id, attempts.c.epoch, tasks.c.cancel_requested_at)
-    .join_from(attempts, tasks, attempts.c.task_id == tasks.c.task_id)
-    .where(attempts.c.instance_id == bindparam("instance_id"), OPEN, tasks.c.cancel_requested_at.is_not(None))
+    _ASKED_TO_END.where(
+        attempts.c.instance_id == bindparam("instance_id"), OPEN, tasks.c.cancel_requested_at.is_not(None)
+    )
+)
+_ENDED: Final = compile_statement(
+    _ASKED_TO_END.where(
+        attempts.c.attempt_id.in_(bindparam("attempt_ids", expanding=True)),
+        attempts.c.instance_id == bindparam("instance_id"),
+        attempts.c.state == literal_column("'ENDED'"),
+    )
 )
 
 
@@ -241,20 +251,31 @@ async def lock(tx: Transaction, session: Session) -> Situation:
     return _situation(session, await tx.fetch_one(_LOOK, {"instance_id": session.instance_id}))
 
 
-async def cancellations(platform: Platform, session: Session) -> list[Cancellation]:
-    """Read which of the instance's attempts are to end, as somebody asked for that. Safe to cancel."""
+async def cancellations(
+    platform: Platform, session: Session, unstarted: Collection[str]
+) -> tuple[list[Cancellation], set[str]]:
+    """Read which of the instance's attempts are to end, or ended before their start, as somebody asked for that.
 
-    async def work(tx: Transaction) -> list[tuple[Any, ...]]:
-        return await tx.fetch(_CANCELLATIONS, {"instance_id": session.instance_id})
+    `unstarted` names attempts that the worker was given and did not start yet; the second part is which of them have
+    ended, for whatever reason. Safe to cancel.
+    """
 
-    return [
+    async def work(tx: Transaction) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        running = await tx.fetch(_CANCELLATIONS, {"instance_id": session.instance_id})
+        if not unstarted:
+            return running, []
+        names = {"instance_id": session.instance_id, "attempt_ids": list(unstarted)}
+        return running, await tx.fetch(_ENDED, names)
+
+    running, ended = await platform.pool.read(work, budget_s=platform.limits.transaction_s)
+    asked = [
         Cancellation(
             task_id=task_id, attempt_id=attempt_id, epoch=epoch, cancel_requested_at=asked_at.replace(tzinfo=UTC)
         )
-        for task_id, attempt_id, epoch, asked_at in await platform.pool.read(
-            work, budget_s=platform.limits.transaction_s
-        )
+        for task_id, attempt_id, epoch, asked_at in (*running, *ended)
+        if asked_at is not None
     ]
+    return asked, {attempt_id for _, attempt_id, _, _ in ended}
 
 
 def fenced() -> ApiError:

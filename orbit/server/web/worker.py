@@ -51,6 +51,9 @@ class Worker:
         self._confirmed = False
         self._told: set[str] = set()
         """Attempts whose cancellation this session was told of; forgotten when they end."""
+        self._unstarted: set[str] = set()
+        """Attempts that this session was given and has not started: a cancellation ends such a one at once. Empty for
+        a worker that did not ask to be told."""
         self._watch: Watch | None = None
         self._greeted: Session | None = None
 
@@ -72,6 +75,7 @@ class Worker:
                 await reply(await attempts.resume(self._platform, self._session, attempt))
             case "task.start", Attempt() as attempt:
                 await reply(await attempts.start(self._platform, self._session, request.message_id, attempt))
+                self._unstarted.discard(attempt.attempt_id)
             case "task.renew", Attempt() as attempt:
                 await reply(await attempts.renew(self._platform, self._session, request.message_id, attempt))
             case "task.finish", Finish() as report:
@@ -109,12 +113,14 @@ class Worker:
         situation = await workers.look(self._platform, self._session)
         if not self._confirmed:
             return Next.LATER
-        if situation.held and self._session.cancellation_notifications:
+        if self._unstarted or (situation.held and self._session.cancellation_notifications):
             await self._cancel(push)
         if situation.room == 0 or self._platform.draining.is_set():
             return Next.LATER
         claimed = await claim.claim(self._platform, self._session, situation)
         for assignment in claimed.assignments:
+            if self._session.cancellation_notifications:
+                self._unstarted.add(assignment.attempt.attempt_id)
             try:
                 await push(ASSIGN, assignment)
             except InvalidValue as error:
@@ -124,11 +130,12 @@ class Worker:
 
     async def _cancel(self, push: Push) -> None:
         """Tell which attempts are to end, each once in this session."""
-        asked = await workers.cancellations(self._platform, self._session)
+        asked, ended = await workers.cancellations(self._platform, self._session, self._unstarted)
         for one in asked:
             if one.attempt_id not in self._told:
                 await push(CANCEL, one)
-        self._told = {one.attempt_id for one in asked}
+        self._unstarted -= ended
+        self._told = {one.attempt_id for one in asked} - ended
 
     def _look(self) -> None:
         if self._watch is not None:

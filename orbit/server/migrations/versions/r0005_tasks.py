@@ -49,6 +49,6 @@ def upgrade() -> None:
             KEY ix_tasks_dispatch (
                 queue_id, state, handler, handler_version, payload_version, priority, available_at
             ),
-            KEY ix_tasks_queue_state (queue_id, state, available_at)
+            KEY ix_tasks_listed (queue_id, application_id, state, updated_at)
         ) ENGINE = InnoDB, DEFAULT CHARACTER SET = utf8mb4, COLLATE = utf8mb4_0900_bin
     """)

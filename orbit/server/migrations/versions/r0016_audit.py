@@ -19,6 +19,7 @@ def upgrade() -> None:
             action VARCHAR(32) COLLATE ascii_bin NOT NULL,
             object_id VARCHAR(32) COLLATE ascii_bin NOT NULL,
             details MEDIUMTEXT NOT NULL,
+            evidence MEDIUMTEXT,
             at DATETIME(6) NOT NULL,
             PRIMARY KEY (audit_no),
             KEY ix_audit_object (object_id, audit_no)
