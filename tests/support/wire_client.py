@@ -1,4 +1,7 @@
-"""A bare client of either subprotocol: the protocol's client session over a WebSocket, and nothing clever."""
+"""A bare client of either subprotocol: the protocol's client session over a WebSocket, and nothing clever.
+
+What it says by itself, and all that the platform says, is held against the published schema as it passes.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from websockets.typing import Subprotocol
 
 from orbit.protocol.session import ClientSession, Ended, Push, Refused, Reply, Welcomed
 from orbit.protocol.values import new_id
+from tests.support.published import check_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -82,12 +86,12 @@ class WireClient:
     async def hello(self, body: Any) -> Any:
         """Say hello and wait for the welcome's body; raises Refusal, Closed."""
         message_id = new_id()
-        return await self._ask(message_id, self.session.hello(body, message_id))
+        return await self._said(message_id, self.session.hello(body, message_id))
 
     async def request(self, name: str, body: Any, message_id: str | None = None) -> Any:
         """Send a request and wait for its answer's body; raises Refusal, Closed."""
         message_id = message_id or new_id()
-        return await self._ask(message_id, self.session.request(name, body, message_id))
+        return await self._said(message_id, self.session.request(name, body, message_id))
 
     async def taken(self, queue: asyncio.Queue[Any]) -> Any:
         """The next of what was pushed; raises Closed, TimeoutError."""
@@ -109,6 +113,10 @@ class WireClient:
             await asyncio.wait((self._reading,))
         return self.connection.close_code
 
+    async def _said(self, message_id: str, data: bytes) -> Any:
+        check_frame(self.vocabulary.subprotocol, "client", data)
+        return await self._ask(message_id, data)
+
     async def _ask(self, message_id: str, data: bytes) -> Any:
         answer = self._waiting[message_id] = asyncio.get_running_loop().create_future()
         try:
@@ -122,6 +130,7 @@ class WireClient:
         try:
             async for text in self.connection:
                 assert isinstance(text, str)
+                check_frame(self.vocabulary.subprotocol, "server", text)
                 self._take(self.session.receive(text.encode()))
         except ConnectionClosed:
             pass
