@@ -114,7 +114,8 @@ async def finish(platform: Platform, session: Session, message_id: str, report: 
     has moved on.
 
     Raises ApiError: INVALID_ARGUMENT for numbers out of bounds, NOT_FOUND, INVALID_PROOF, SESSION_FENCED,
-    IDEMPOTENCY_CONFLICT, STATE_CONFLICT for CANCELLED when nobody asked for it; and the errors of `LanePool.run`.
+    IDEMPOTENCY_CONFLICT, STATE_CONFLICT for CANCELLED when nobody asked for it, RESOURCE_EXHAUSTED for one late report
+    too many; and the errors of `LanePool.run`.
     """
     command = await finish_of(message_id, report, platform.limits)
 
@@ -133,7 +134,7 @@ async def finish(platform: Platform, session: Session, message_id: str, report: 
         if _standing(row).may_report:
             receipt = await _apply(tx, ledger, command, row, report)
         else:
-            receipt = await _keep(tx, command, row, report)
+            receipt = await _keep(tx, command, row, report, platform.limits.evidence_per_attempt)
         await record(tx, command, receipt)
         return _result(receipt, row), ledger.woken
 
@@ -230,7 +231,11 @@ async def _apply(tx: Transaction, ledger: Ledger, command: Command, row: Row, re
     )
 
 
-async def _keep(tx: Transaction, command: Command, row: Row, report: Finish) -> Receipt:
+async def _keep(tx: Transaction, command: Command, row: Row, report: Finish, most: int) -> Receipt:
+    """Keep a report without authority, at most `most` of one attempt. Raises ApiError RESOURCE_EXHAUSTED."""
+    ((kept,),) = await tx.fetch(sql.EVIDENCE_COUNT, {"attempt_id": report.attempt.attempt_id})
+    if kept >= most:
+        raise ApiError(ErrorCode.RESOURCE_EXHAUSTED, "the attempt has as many different late reports as are kept")
     await tx.execute(
         sql.INSERT_EVIDENCE,
         {
