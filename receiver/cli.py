@@ -15,7 +15,7 @@ import click
 from orbit.mysql.errors import DatabaseError, Kind
 from orbit.runtime.logs import configure_logging, get_logger
 from orbit.runtime.shutdown import shutdown_signals
-from orbit.sdk import OrbitError
+from orbit.sdk import HTTPError, OrbitError, TransportError
 from receiver.consume import SubscriptionRefused, consume
 from receiver.demo import Demo, DemoFailed, demo
 from receiver.install import InstallRefused, init
@@ -37,6 +37,12 @@ T = TypeVar("T")
 
 _EXPECTED: Final = (DatabaseError, OrbitError, DemoFailed, InstallRefused, StartupRefused, SubscriptionRefused)
 """Failures whose text is ours: it says what is wrong and quotes neither a row nor a secret."""
+
+_HINTS: Final = {
+    401: "ORBIT_CREDENTIALS_FILE and ORBIT_TOKEN",
+    403: "the credential's permissions and queue",
+    404: "ORBIT_SUBSCRIPTION_ID and ORBIT_QUEUE_ID",
+}
 
 _log: Final = get_logger(__name__)
 
@@ -135,9 +141,14 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _sentence(error: Exception) -> str:
-    if isinstance(error, DatabaseError) and error.kind is Kind.CONFIGURATION:
-        return f"{error}; check account, privileges and TLS of ORBIT_RECEIVER_DSN"
-    return str(error)
+    """Say which side failed, and which setting to look at where the failure tells."""
+    if isinstance(error, DatabaseError):
+        hint = "; check account, privileges and TLS" if error.kind is Kind.CONFIGURATION else ""
+        return f"{error}, from the database of ORBIT_RECEIVER_DSN{hint}"
+    if isinstance(error, HTTPError):
+        look_at = _HINTS.get(error.status)
+        return f"{error}, from Orbit at ORBIT_URL" + ("" if look_at is None else f"; check {look_at}")
+    return f"{error} (Orbit at ORBIT_URL)" if isinstance(error, TransportError) else str(error)
 
 
 def _fail(message: str, code: int) -> NoReturn:

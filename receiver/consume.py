@@ -111,6 +111,7 @@ class Receiver:
             failure=type(failure).__name__,
             errno=failure.errno,
             kind=str(failure.kind),
+            reason=failure.reason or None,
             paused=error.pause,
         )
 

@@ -70,7 +70,13 @@ class Outage:
         try:
             await check()
         except NotCommitted as error:
-            _log.warning("database still unavailable", errno=error.errno, kind=str(error.kind), probes=self._probes)
+            _log.warning(
+                "database still unavailable",
+                errno=error.errno,
+                kind=str(error.kind),
+                reason=error.reason or None,
+                probes=self._probes,
+            )
         except StartupRefused as error:
             _log.error("database refused", reason=str(error), probes=self._probes)
         else:

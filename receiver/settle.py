@@ -86,6 +86,7 @@ async def settle(
             failure=type(failure).__name__,
             errno=failure.errno,
             kind=str(failure.kind),
+            reason=failure.reason or None,
             delay_s=round(decision.delay_s, 3),
         )
         if await _drained_within(draining, decision.delay_s):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 DOUBT = CommitUnconfirmed(2013, 7)
 LOCKED = NotCommitted(1205, Kind.RETRY, Stage.WORKING)
 REFUSED = NotCommitted(2003, Kind.RECONNECT, Stage.OPENING)
+SILENT = NotCommitted(None, Kind.RECONNECT, Stage.OPENING, "no answer in time")
 DENIED = NotCommitted(1142, Kind.CONFIGURATION, Stage.WORKING)
 TOO_LARGE = NotCommitted(1153, Kind.DATA, Stage.WORKING)
 

@@ -17,7 +17,7 @@ from receiver.outage import Outage
 from receiver.outcome import Applied, EventConflict, EventRefused, Outcome, VersionConflict
 from receiver.settle import Undecided
 from tests.support.events import QUEUE, TASK, an_event, an_id
-from tests.support.scripted_store import DENIED, DOUBT, REFUSED, TOO_LARGE, Scripted
+from tests.support.scripted_store import DENIED, DOUBT, REFUSED, SILENT, TOO_LARGE, Scripted
 
 if TYPE_CHECKING:
     from receiver.store import Store
@@ -92,7 +92,7 @@ async def test_a_stored_event_returns_and_has_one_line(answers: list[Applied | E
             [TOO_LARGE],
             "invalid",
             "error",
-            {"failure": "NotCommitted", "errno": 1153, "kind": "data", "paused": False},
+            {"failure": "NotCommitted", "errno": 1153, "kind": "data", "reason": None, "paused": False},
         ),
     ],
 )
@@ -111,9 +111,10 @@ async def test_a_refused_event_raises_and_is_said_loudly(
 @pytest.mark.parametrize(
     ("answers", "word", "facts"),
     [
-        ([REFUSED] * 3, "unavailable", {"failure": "NotCommitted", "errno": 2003, "kind": "reconnect"}),
-        ([DENIED], "unavailable", {"failure": "NotCommitted", "errno": 1142, "kind": "configuration"}),
-        ([DOUBT, DENIED], "unconfirmed", {"failure": "NotCommitted", "errno": 1142, "kind": "configuration"}),
+        ([REFUSED] * 3, "unavailable", {"errno": 2003, "kind": "reconnect", "reason": None}),
+        ([SILENT] * 3, "unavailable", {"errno": None, "kind": "reconnect", "reason": "no answer in time"}),
+        ([DENIED], "unavailable", {"errno": 1142, "kind": "configuration", "reason": None}),
+        ([DOUBT, DENIED], "unconfirmed", {"errno": 1142, "kind": "configuration", "reason": None}),
     ],
 )
 async def test_a_database_that_cannot_be_used_pauses_the_consumer(
@@ -124,7 +125,15 @@ async def test_a_database_that_cannot_be_used_pauses_the_consumer(
     raised, lines = await handle(receiver)
     assert isinstance(raised, Unavailable)
     assert lines == [
-        {"event": f"event {word}", "log_level": "warning", "outcome": word, **WHO, **facts, "paused": True}
+        {
+            "event": f"event {word}",
+            "log_level": "warning",
+            "outcome": word,
+            "failure": "NotCommitted",
+            **WHO,
+            **facts,
+            "paused": True,
+        }
     ]
     assert outage.lasts
 
