@@ -95,4 +95,4 @@ async def test_a_second_signal_ends_the_receiver_at_once_with_1(
         code, out = await process.ended(6)
     assert (code, out) == (1, "")
     assert receiver.inbox() == []
-    assert [row["state"] for row in deliveries(platform_dsn, subscription_id)] != ["ACKED"]
+    assert [row["state"] for row in deliveries(platform_dsn, subscription_id)] == ["LEASED"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,11 +52,11 @@ async def test_a_receiver_killed_between_commit_and_ack_leaves_a_duplicate_for_t
         before = receiver.view()
         (leased,) = deliveries(platform_dsn, subscription_id)
         assert (leased["state"], leased["attempts"], leased["event_id"]) == ("LEASED", 1, held["event_id"])
+        assert leased["lease_until"] - leased["updated_at"] == timedelta(seconds=30)
         killed.send(signal.SIGKILL)
         assert await killed.ended() == (-signal.SIGKILL, "")
     async with ReceiverProcess("consume", variables=variables) as successor:
         await successor.logged(message("consuming"))
-        # The lease is the protocol's own 30 s.
         (duplicate,) = await successor.logged(outcome("duplicate"), within_s=60)
         (acked,) = await until_deliveries(
             platform_dsn, subscription_id, lambda rows: [row["state"] for row in rows] == ["ACKED"]
@@ -65,5 +66,7 @@ async def test_a_receiver_killed_between_commit_and_ack_leaves_a_duplicate_for_t
     assert (duplicate["event_id"], duplicate["task_id"]) == (held["event_id"], task_id)
     assert duplicate["delivery_attempt"] == 2
     assert (acked["delivery_id"], acked["attempts"]) == (leased["delivery_id"], 2)
+    # Nobody shortened the real lease.
+    assert acked["acked_at"] >= leased["lease_until"]
     assert receiver.view() == before
     assert before["applied_events"] == 1

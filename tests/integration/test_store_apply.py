@@ -92,6 +92,26 @@ async def test_eight_deliveries_of_one_event_at_once_advance_the_view_once(recei
     assert receiver.view()["applied_events"] == 1
 
 
+async def test_eight_that_wait_for_one_row_at_the_same_moment_advance_the_view_once(receiver: Bench) -> None:
+    given = an_event(1)
+    holding, release = asyncio.Event(), asyncio.Event()
+
+    async def hold(transaction: Transaction) -> None:
+        await transaction.execute(INSERT_INBOX, record_of(given, consumer_name=NAME, queue_id=QUEUE).inbox)
+        holding.set()
+        await release.wait()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(receiver.lane(name="holder").read(hold, budget_s=20))
+        await asyncio.wait_for(holding.wait(), 10)
+        racing = group.create_task(_apply_all(receiver, [given] * 8))
+        await receiver.until_waiting(8)
+        release.set()
+    assert racing.result().count(FIRST) == 1
+    assert racing.result().count(Applied(applied=True, duplicate=True)) == 7
+    assert receiver.view()["applied_events"] == 1
+
+
 async def test_the_same_id_with_other_content_is_a_conflict_and_changes_nothing(receiver: Bench) -> None:
     store = receiver.store()
     first, other = an_event(1, result=1), an_event(1, version=9, result=2)
