@@ -96,6 +96,23 @@ async def test_a_consumer_with_nothing_to_do_leaves_the_database_alone(
             assert node.platform.pool.tally.committed - before <= 2
 
 
+async def test_a_consumer_that_has_fallen_silent_is_given_nothing(
+    platform_dsn: DSN, credentials: dict[str, Any], node: Node
+) -> None:
+    """A dead link looks like a silent one. To the first node everybody is silent at once; the second one waits."""
+    async with (
+        node_with(platform_dsn, credentials, Limits(heartbeat_s=0)) as (deaf, api, subscription),
+        EventsClient.open(deaf.base_url, credentials["token"], subscription) as silent,
+    ):
+        await silent.capacity(8)
+        tasks = [(await api.submit()).json()["task"]["task_id"] for _ in range(3)]
+        await silent.capacity(8)
+        async with EventsClient.open(node.base_url, credentials["token"], subscription) as speaking:
+            await speaking.capacity(8)
+
+            assert [event_of(await speaking.delivery())["task_id"] for _ in tasks] == tasks
+
+
 async def test_a_delivery_that_no_frame_can_hold_spends_its_attempts_and_lets_its_neighbours_pass(
     platform_dsn: DSN, credentials: dict[str, Any]
 ) -> None:

@@ -4,6 +4,9 @@ The consumer's capacity is how many deliveries it holds at most. What it was giv
 acknowledged nor released, under a lease that still runs, is outstanding; the difference is its credit. Slots are
 counted for the connection: a consumer that still holds deliveries of an earlier one announces so much less.
 
+A consumer that has said nothing for `HEARTBEATS_MISSED` heartbeats is given nothing until it speaks again: a dead link
+looks like a silent one, and each lease would spend an attempt on nobody.
+
 When the connection ends, deliveries stay leased until their leases end, and then go to whoever asks.
 """
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from orbit.server.web.socket import Push, Reply
 
 DELIVER: Final = "event.deliver"
+HEARTBEATS_MISSED: Final = 2
 
 _log = get_logger(__name__)
 
@@ -52,6 +56,7 @@ class Consumer:
         self._caller = caller
         self._loop = asyncio.get_running_loop()
         self._capacity = 0
+        self._heard_at = self._loop.time()
         # (delivery, epoch) of what is outstanding, and when its lease is over by the loop's clock at the latest.
         self._outstanding: dict[tuple[str, int], float] = {}
         # Held while a capacity is confirmed and while deliveries are claimed and pushed: what is pushed after the
@@ -69,6 +74,7 @@ class Consumer:
 
     async def serve(self, request: Requested, reply: Reply) -> None:
         """Confirm a capacity, or settle acknowledgements and releases. Safe to cancel."""
+        self._heard_at = self._loop.time()
         match request.body:
             case Capacity() as capacity:
                 async with self._pushing:
@@ -95,7 +101,7 @@ class Consumer:
         """Claim once and push; tell whether there may be more at once."""
         async with self._pushing:
             credit = self._credit()
-            if credit < 1 or self._platform.draining.is_set():
+            if credit < 1 or self._silent() or self._platform.draining.is_set():
                 return False
             try:
                 leased = await deliveries.claim(self._platform, self._subscription_id, credit)
@@ -130,6 +136,9 @@ class Consumer:
         for key in [key for key, ends in self._outstanding.items() if ends <= now]:
             del self._outstanding[key]
         return self._capacity - len(self._outstanding)
+
+    def _silent(self) -> bool:
+        return self._loop.time() - self._heard_at > HEARTBEATS_MISSED * self._platform.limits.heartbeat_s
 
     def _look(self) -> None:
         if self._watch is not None:
