@@ -36,7 +36,8 @@ _FREE: Final = """(concurrency_key IS NULL OR NOT EXISTS (
 
 
 def _candidates(keys: str) -> Statement:
-    # Every task of the innermost query is read by its place in the index; `first` bounds how many.
+    # The innermost query reads the index in its order and stops after `first` tasks. It has to name all columns of the
+    # index for that: MySQL does not see that values of the outer query are the same for all rows of the inner one.
     return Statement(
         f"""
         SELECT due.task_id
@@ -51,7 +52,8 @@ def _candidates(keys: str) -> Statement:
                 WHERE queue_id = %s AND state = 'WAITING' AND handler = able.handler
                   AND handler_version = able.handler_version AND payload_version = able.payload_version
                   AND priority = level.priority AND start_before > UTC_TIMESTAMP(6) AND {keys}
-                ORDER BY available_at, task_id LIMIT %s) AS due
+                ORDER BY queue_id, state, handler, handler_version, payload_version, priority, available_at, task_id
+                LIMIT %s) AS due
          WHERE due.available_at <= UTC_TIMESTAMP(6)
          ORDER BY LEAST({PRIORITY_MAX}, due.priority
                         + TIMESTAMPDIFF(SECOND, due.available_at, UTC_TIMESTAMP(6)) DIV {AGE_S}) DESC,

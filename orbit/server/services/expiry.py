@@ -48,10 +48,8 @@ def _leases_over(state: AttemptState) -> Select[Any]:
     )
 
 
-_LEASES_OVER: Final = compile_statement(
-    union_all(_leases_over(AttemptState.LEASED), _leases_over(AttemptState.RUNNING))
-)
-_OVERDUE: Final = compile_statement(
+LEASES_OVER: Final = compile_statement(union_all(_leases_over(AttemptState.LEASED), _leases_over(AttemptState.RUNNING)))
+OVERDUE: Final = compile_statement(
     select(tasks.c.queue_id, tasks.c.task_id)
     .with_hint(tasks, "FORCE INDEX (ix_tasks_overdue)", "mysql")
     .where(tasks.c.state == literal_column("'WAITING'"), tasks.c.start_before <= sql.NOW)
@@ -68,12 +66,12 @@ _LOCK_OVERDUE: Final = compile_statement(
 
 async def end_leases(platform: Platform) -> int:
     """End the attempts whose lease is over now; how many. Raises the errors of `LanePool.run`; safe to cancel."""
-    return await _end_all(platform, _LEASES_OVER, _end_lease)
+    return await _end_all(platform, LEASES_OVER, _end_lease)
 
 
 async def end_overdue(platform: Platform) -> int:
     """End the WAITING tasks whose deadline or latest start has come; as `end_leases`."""
-    return await _end_all(platform, _OVERDUE, _end_overdue)
+    return await _end_all(platform, OVERDUE, _end_overdue)
 
 
 async def _end_all(platform: Platform, find: Statement, end: Callable[..., Awaitable[frozenset[str] | None]]) -> int:
