@@ -32,6 +32,7 @@ Time = Annotated[
     ),
 ]
 Version = Annotated[str, Meta(pattern="^[1-9][0-9]{0,19}" + _END, max_length=20)]
+Code = Annotated[str, Meta(pattern="^[A-Z][A-Z0-9_]*" + _END, min_length=1, max_length=64)]
 
 DAY_MS = 86_400_000
 
@@ -62,6 +63,14 @@ class DeliveryState(StrEnum):
     LEASED = "LEASED"
     ACKED = "ACKED"
     EXPIRED = "EXPIRED"
+
+
+class Resolution(StrEnum):
+    """What a person found out about a task under review."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
 
 
 class EventType(StrEnum):
@@ -146,6 +155,30 @@ class TaskAccepted(Struct, frozen=True, kw_only=True):
     created: bool
 
 
+class TaskSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task in a list: without payload, result and policy. Absent means the same as in a Task."""
+
+    task_id: Id
+    queue_id: Id
+    handler: HandlerName
+    handler_version: Name
+    payload_version: Name
+    recovery_safety: RecoverySafety
+    state: TaskState
+    version: Version
+    attempt_count: int
+    max_attempts: int
+    created_at: Time
+    updated_at: Time
+    deadline_at: Time
+    priority: int = 0
+    effect_uncertain: bool = False
+    retry_of: Id | UnsetType = UNSET
+    error_code: str | UnsetType = UNSET
+    cancel_requested_at: Time | UnsetType = UNSET
+    completed_at: Time | UnsetType = UNSET
+
+
 class EvidenceRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A report that came without authority: it was kept and changed nothing."""
 
@@ -194,6 +227,40 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class CancelTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/tasks/{task_id}/cancel; the body is an empty object, or nothing."""
+
+
+class ResolveTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/tasks/{task_id}/resolve: what a person found out, and what proves it.
+
+    `evidence` is a text, such as a reference, or an object. `result` may go with SUCCEEDED; `error_code` goes with
+    FAILED and may go with CANCELLED.
+    """
+
+    outcome: Resolution
+    evidence: Raw
+    result: Raw | UnsetType = UNSET
+    error_code: Code | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return f"ResolveTask(outcome={self.outcome.value!r}, evidence=…)"
+
+
+class RetryTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/tasks/{task_id}/retry; the body is an empty object, or nothing."""
+
+
+class AuditEntry(Struct, frozen=True, kw_only=True):
+    """What somebody changed by hand. `actor` is a credential's id; `evidence` is what a resolution was given."""
+
+    audit_no: Version
+    at: Time
+    actor: str
+    action: str
+    details: Raw
+    evidence: Raw | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return f"AuditEntry(audit_no={self.audit_no!r}, actor={self.actor!r}, action={self.action!r})"
 
 
 class PauseSubscription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -285,6 +352,27 @@ class Page(Struct, frozen=True, kw_only=True):
     """Base of lists: `next` is the cursor for `?after=`, absent on the last page."""
 
     next: str | UnsetType = UNSET
+
+
+class TaskPage(Page, frozen=True, kw_only=True):
+    """GET /v1/tasks, in the order in which the tasks came to their state."""
+
+    tasks: list[TaskSummary]
+
+
+class EventPage(Page, frozen=True, kw_only=True):
+    """GET /v1/tasks/{task_id}/events, by task version: the texts that consumers get."""
+
+    events: list[Raw]
+
+    def __repr__(self) -> str:
+        return f"EventPage({len(self.events)} events)"
+
+
+class AuditPage(Page, frozen=True, kw_only=True):
+    """GET /v1/tasks/{task_id}/audit, oldest first."""
+
+    entries: list[AuditEntry]
 
 
 class AttemptPage(Page, frozen=True, kw_only=True):

@@ -60,3 +60,5 @@ class Limits:
     # Reports without authority that are kept of one attempt; with its own result they fit into one HTTP answer.
     evidence_per_attempt: int = 4
     history_bytes: int = 768 * KIB
+    # What a person gives as proof of a resolution.
+    evidence_bytes: int = 64 * KIB

@@ -289,12 +289,19 @@ async def test_every_operation_asks_for_the_permission_that_its_entry_names(node
 
 
 async def test_bootstrap_gives_the_permissions_asked_for(platform_dsn: DSN) -> None:
-    tasks = ["tasks:submit", "tasks:read", "tasks:cancel"]
-    events = ["events:read", "events:consume", "events:manage"]
-    workers = ["workers:connect", "workers:consume"]
-    for event_access, worker_access in ((False, False), (True, False), (False, True), (True, True)):
-        made = await fresh_credentials(platform_dsn, event_access=event_access, worker_access=worker_access)
-        assert made["permissions"] == tasks + events * event_access + workers * worker_access
+    always = ["tasks:submit", "tasks:read", "tasks:cancel"]
+    more = {
+        "event_access": ["events:read", "events:consume", "events:manage"],
+        "worker_access": ["workers:connect", "workers:consume"],
+        "queue_access": ["queues:manage"],
+        "task_access": ["tasks:manage"],
+    }
+    everything = dict.fromkeys(more, True)
+    for flag, permissions in more.items():
+        alone = await fresh_credentials(platform_dsn, **(dict.fromkeys(more, False) | {flag: True}))
+        assert alone["permissions"] == always + permissions
+    every = await fresh_credentials(platform_dsn, **everything)
+    assert every["permissions"] == always + [name for names in more.values() for name in names]
 
 
 async def test_a_path_is_refused_by_the_rules_of_http(api: Api) -> None:
@@ -351,4 +358,5 @@ async def test_the_queues_of_a_credential_are_its_own(api: Api, credentials: dic
         "environment": "test",
         "name": "work",
         "created_at": queue["created_at"],
+        "paused": False,
     }

@@ -48,8 +48,13 @@ async def test_the_document_is_published_valid_and_made_from_the_table(api: Api)
     assert {(method.upper(), path) for path, item in published["paths"].items() for method in item} == {
         ("POST", "/v1/tasks"),
         ("GET", "/v1/tasks/{task_id}"),
+        ("GET", "/v1/tasks"),
         ("GET", "/v1/tasks/{task_id}/attempts"),
+        ("GET", "/v1/tasks/{task_id}/events"),
+        ("GET", "/v1/tasks/{task_id}/audit"),
         ("POST", "/v1/tasks/{task_id}/cancel"),
+        ("POST", "/v1/tasks/{task_id}/resolve"),
+        ("POST", "/v1/tasks/{task_id}/retry"),
         ("POST", "/v1/queues/{queue_id}/pause"),
         ("POST", "/v1/queues/{queue_id}/resume"),
         ("PUT", "/v1/queues/{queue_id}/limits"),
@@ -105,8 +110,12 @@ async def test_the_server_keeps_what_its_document_says(platform_dsn: DSN) -> Non
         assert (name, 201) in seen
     for name in (
         "getTask",
+        "listTasks",
         "listAttempts",
+        "listEvents",
+        "listAudit",
         "cancelTask",
+        "retryTask",
         "listQueues",
         "pauseQueue",
         "limitQueue",

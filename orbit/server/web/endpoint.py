@@ -46,6 +46,7 @@ class Query:
     description: str
     schema: Mapping[str, Any]
     parse: Callable[[str], Any]
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,4 +180,7 @@ def _query(endpoint: Endpoint, request: Request) -> dict[str, Any]:
         if name not in known or name in found:
             raise InvalidValue("query", "has a parameter that is not known here or is given twice")
         found[name] = known[name].parse(value)
+    for one in endpoint.query:
+        if one.required and one.name not in found:
+            raise InvalidValue(one.name, "is required")
     return found

@@ -71,7 +71,13 @@ def _operation(endpoint: Endpoint, schemas: dict[Any, dict[str, Any]]) -> dict[s
         for name in re.findall(r"\{(\w+)\}", endpoint.path)
     ]
     parameters += [
-        {"name": one.name, "in": "query", "description": one.description, "schema": dict(one.schema)}
+        {
+            "name": one.name,
+            "in": "query",
+            "description": one.description,
+            "schema": dict(one.schema),
+            **({"required": True} if one.required else {}),
+        }
         for one in endpoint.query
     ]
     if endpoint.keyed:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-from orbit.protocol.errors import ErrorCode, InvalidValue
+from orbit.protocol.errors import ErrorCode
 from orbit.protocol.http_v1 import (
-    AttemptPage,
-    CancelTask,
     CreateSubscription,
     Delivery,
     DeliveryPage,
@@ -20,47 +17,16 @@ from orbit.protocol.http_v1 import (
     QueuePage,
     ResumeQueue,
     ResumeSubscription,
-    SubmitTask,
     Subscription,
     SubscriptionPage,
-    Task,
-    TaskAccepted,
 )
-from orbit.protocol.values import parse_id
-from orbit.server.services import cancel, deliveries, history, queues, submit, subscriptions, tasks
+from orbit.server.services import deliveries, queues, subscriptions
 from orbit.server.services.access import Permission
-from orbit.server.web.endpoint import Answer, Call, Endpoint, Query
+from orbit.server.web.endpoint import Answer, Call, Endpoint
+from orbit.server.web.paging import PAGE_DEFAULT, PAGING
+from orbit.server.web.task_routes import TASKS
 
-PAGE_DEFAULT: Final = 50
-PAGE_MAX: Final = 200
-
-_PLAIN: Final = re.compile(r"[1-9][0-9]{0,3}")
 _HIDDEN: Final = frozenset({ErrorCode.NOT_FOUND})
-
-
-async def _submit_task(call: Call) -> Answer:
-    payload = call.document["payload"] if isinstance(call.document, dict) else None
-    accepted = await submit.submit(call.platform, call.caller, call.operation_key, call.request, payload)
-    return Answer(accepted, created=accepted.created)
-
-
-async def _get_task(call: Call) -> Answer:
-    return Answer(await tasks.get(call.platform, call.caller, call.path["task_id"]))
-
-
-async def _list_attempts(call: Call) -> Answer:
-    page = await history.list_attempts(
-        call.platform,
-        call.caller,
-        call.path["task_id"],
-        call.query.get("after"),
-        call.query.get("limit", PAGE_DEFAULT),
-    )
-    return Answer(page)
-
-
-async def _cancel_task(call: Call) -> Answer:
-    return Answer(await cancel.cancel(call.platform, call.caller, call.path["task_id"]))
 
 
 async def _list_queues(call: Call) -> Answer:
@@ -118,73 +84,8 @@ async def _grant_attempts(call: Call) -> Answer:
     return Answer(await deliveries.grant(call.platform, call.caller, call.operation_key, delivery_id, call.request))
 
 
-def _limit(text: str) -> int:
-    if _PLAIN.fullmatch(text) is None or int(text) > PAGE_MAX:
-        raise InvalidValue("limit", f"must be an integer from 1 to {PAGE_MAX}")
-    return int(text)
-
-
-_PAGING: Final = (
-    Query(
-        name="after",
-        description="`next` of the page before; left out for the first page.",
-        schema={"type": "string", "pattern": "^[0-9a-f]{32}$"},
-        parse=lambda text: parse_id(text, "after"),
-    ),
-    Query(
-        name="limit",
-        description="How many entries a page may have.",
-        schema={"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT},
-        parse=_limit,
-    ),
-)
-
 ENDPOINTS: Final = (
-    Endpoint(
-        method="POST",
-        path="/v1/tasks",
-        name="submitTask",
-        summary="Submit a task, once for its operation key.",
-        permission=Permission.TASKS_SUBMIT,
-        handler=_submit_task,
-        request=SubmitTask,
-        response=TaskAccepted,
-        keyed=True,
-        creates=True,
-        errors=_HIDDEN,
-    ),
-    Endpoint(
-        method="GET",
-        path="/v1/tasks/{task_id}",
-        name="getTask",
-        summary="Read a task as it is now.",
-        permission=Permission.TASKS_READ,
-        handler=_get_task,
-        response=Task,
-        errors=_HIDDEN,
-    ),
-    Endpoint(
-        method="GET",
-        path="/v1/tasks/{task_id}/attempts",
-        name="listAttempts",
-        summary="List a task's attempts, oldest first, with what was reported of each.",
-        permission=Permission.TASKS_READ,
-        handler=_list_attempts,
-        response=AttemptPage,
-        query=_PAGING,
-        errors=_HIDDEN,
-    ),
-    Endpoint(
-        method="POST",
-        path="/v1/tasks/{task_id}/cancel",
-        name="cancelTask",
-        summary="Cancel a task that waits; a cancelled one is answered again.",
-        permission=Permission.TASKS_CANCEL,
-        handler=_cancel_task,
-        request=CancelTask,
-        response=Task,
-        errors=_HIDDEN | {ErrorCode.STATE_CONFLICT},
-    ),
+    *TASKS,
     Endpoint(
         method="GET",
         path="/v1/queues",
@@ -289,7 +190,7 @@ ENDPOINTS: Final = (
         permission=Permission.EVENTS_READ,
         handler=_list_deliveries,
         response=DeliveryPage,
-        query=_PAGING,
+        query=PAGING,
         errors=_HIDDEN,
     ),
     Endpoint(
