@@ -217,7 +217,7 @@ NAMESPACE = "a" * 31 + "1"
 PLANS: list[tuple[str, Statement, dict[str, Any], dict[str, tuple[str, int]]]] = [
     ("authenticate", access._CREDENTIAL, {"digest": "0" * 64}, {"credentials": ("uq_credentials_token", 1)}),
     ("look for a queue", access._QUEUE_EXISTS, {"queue_id": ID, "namespace_id": ID}, {"queues": ("PRIMARY", 1)}),
-    ("list queues", queues._QUEUES, {"queue_id": ID}, {"queues": ("PRIMARY", 1), "namespaces": ("PRIMARY", 1)}),
+    ("read a queue", queues._QUEUE, {"queue_id": ID}, {"queues": ("PRIMARY", 1), "namespaces": ("PRIMARY", 1)}),
     ("open a ledger", ledger._LOCK_QUEUE, {"queue_id": ID}, {"queues": ("PRIMARY", 1)}),
     ("subscribers", ledger._SUBSCRIBERS, {"queue_id": ID}, {"subscriptions": ("ix_subscriptions_queue", 2)}),
     ("lock a task", ledger._LOCK_TASK, {"task_id": ID}, {"tasks": ("PRIMARY", 1)}),
