@@ -31,7 +31,8 @@ def run(command: tuple[str, ...]) -> None:
             signals.running()
             status = _run(command, sandbox, signals)
             signals.ending()
-    except SandboxError as error:
+    except (SandboxError, OSError) as error:
+        # An OSError names the file: a cache folder that cannot be made, a full disk.
         _say(str(error))
         status = 1
     except Interrupted as interruption:

@@ -321,3 +321,14 @@ def test_a_command_that_does_not_exist_is_said_as_a_shell_says_it(runs: Runs) ->
     assert rest(process) == (127, "")
     assert "no-such-command: No such file or directory" in runs.stderr()
     runs.nothing_is_left()
+
+
+def test_a_folder_that_cannot_be_used_is_said_in_one_line(runs: Runs) -> None:
+    (runs.folder / "file").touch()
+    runs.environ["ORBIT_SANDBOX_CACHE"] = str(runs.folder / "file" / "cache")
+    process = runs.start("echo", "never")
+
+    assert rest(process) == (1, "")
+    (said,) = runs.stderr().splitlines()
+    assert said.startswith("sandbox: ")
+    assert said.endswith("Not a directory: '" + str(runs.folder / "file" / "cache" / "runs") + "'")
