@@ -6,6 +6,7 @@ and whoever embeds it says when to stop.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
 
 GRACE_S: Final = 10
 """How long requests that are under way may take to end once the server stops."""
+
+
+class _NoFrames(logging.Filter):
+    """Drops the library's records below INFO, which hold every header and frame: tokens, proofs, payloads, results."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.INFO
+
+
+# On the logger itself, so that no level, set before or after, lets them through.
+_NO_FRAMES: Final = _NoFrames()
+logging.getLogger("uvicorn.error").addFilter(_NO_FRAMES)
 
 
 class Server(uvicorn.Server):

@@ -5,24 +5,34 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import Raw
 
 from orbit.protocol.errors import ErrorCode
 from orbit.protocol.limits import Limits
 from orbit.sdk import (
     Attempt,
     Finish,
+    OrbitClient,
     Outcome,
     WorkerConnection,
     WorkerRegistration,
     new_worker_message_id,
+    new_worker_registration,
 )
+from tests.support.clients import saved, task
 from tests.support.everything import everything_logged
 from tests.support.fake_peer import Cut, Ignore, Refuse, Say
 from tests.support.fake_workers import FakeWorkers
+from tests.support.worker_client import TEXT
 from tests.support.working import WAIT_S, working
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.platform import Node
 
 PAYLOAD = "canary-payload-4f1e"
 RESULT = "canary-result-90ab"
@@ -147,4 +157,30 @@ async def test_nothing_secret_is_written_anywhere() -> None:
     assert len(secrets) == 10
     assert len(written.errors) == 18
     assert "orbit/sdk/worker.py" in text, "no traceback was kept"
+    assert {secret for secret in secrets if secret in text} == set()
+
+
+async def test_nothing_secret_is_written_by_worker_and_platform_together(
+    node: Node, credentials: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with everything_logged() as everything:
+        async with OrbitClient(node.base_url, saved(tmp_path / "credentials.json", credentials)) as client:
+            registration = new_worker_registration(client.credentials.queue_id, 4, [TEXT])
+            payload = Raw(b'{"text":"' + PAYLOAD.encode() + b'"}')
+            await client.submit_task(new_worker_message_id(), task(client, payload=payload))
+            async with working(client, registration) as connection:
+                attempt = (await asyncio.wait_for(connection.next_assignment(), WAIT_S)).attempt
+                await connection.start(new_worker_message_id(), attempt)
+                report = Finish(attempt=attempt, outcome=Outcome.SUCCEEDED, result=f'{{"text":"{RESULT}"}}')
+                await connection.finish(new_worker_message_id(), report)
+    out, err = capfd.readouterr()
+    text = "\n".join([*everything.lines, out, err])
+    assert "worker greeted" in text
+    secrets = (
+        credentials["token"],
+        registration.instance_secret.reveal(),
+        attempt.lease_secret.reveal(),
+        PAYLOAD,
+        RESULT,
+    )
     assert {secret for secret in secrets if secret in text} == set()
