@@ -394,8 +394,8 @@ FILL = (
     " created_at, updated_at)"
     " WITH digits (d) AS (VALUES ROW(0), ROW(1), ROW(2), ROW(3), ROW(4), ROW(5), ROW(6), ROW(7), ROW(8), ROW(9)),"
     " numbers (i) AS (SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d FROM digits a, digits b, digits c, digits e)"
-    " SELECT LEFT(SHA2(CONCAT(:queue, :start, i), 256), 32), REPEAT('a', 32), REPEAT('a', 32), :queue, 'text.normalize', 'v1',"
-    " 'v1', '{}', 'RECONCILE_ONLY', 1, 1, 1, 1, 1, i MOD 3, 'WAITING', 1, 0, 0,"
+    " SELECT LEFT(SHA2(CONCAT(:queue, :start, i), 256), 32), REPEAT('a', 32), REPEAT('a', 32), :queue,"
+    " 'text.normalize', 'v1', 'v1', '{}', 'RECONCILE_ONLY', 1, 1, 1, 1, 1, i MOD 3, 'WAITING', 1, 0, 0,"
     " UTC_TIMESTAMP(6) + INTERVAL :start SECOND + INTERVAL i MICROSECOND, UTC_TIMESTAMP(6) + INTERVAL 1 DAY,"
     " UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) FROM numbers WHERE i < :count"
 )
