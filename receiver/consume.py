@@ -140,11 +140,10 @@ async def consume(settings: ConsumeSettings, shutdown: Shutdown, *, store_type: 
     """
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(OrbitClient(settings.url, settings.credentials))
-        check_subscription(
-            await client.get_subscription(settings.subscription_id), queue_id=settings.credentials.queue_id
-        )
         probe = _store(settings, stack, "receiver-probe", Store)
-        await _check(probe)
+        if not await _unless(shutdown.drain, _check_both(client, settings, probe)):
+            _log.info("stopped before anything was taken")
+            return
         stores = [_store(settings, stack, f"receiver-{number}", store_type) for number in range(CONCURRENCY)]
         outage = Outage()
         receiver = Receiver([store for _, store in stores], draining=shutdown.drain, outage=outage)
@@ -190,6 +189,28 @@ def _store(settings: ConsumeSettings, stack: AsyncExitStack, name: str, store_ty
     stack.push_async_callback(lane.close)
     queue_id = settings.credentials.queue_id
     return lane, store_type(lane, consumer_name=settings.consumer_name, queue_id=queue_id)
+
+
+async def _check_both(client: OrbitClient, settings: ConsumeSettings, probe: tuple[Lane, Store]) -> None:
+    subscription = await client.get_subscription(settings.subscription_id)
+    check_subscription(subscription, queue_id=settings.credentials.queue_id)
+    await _check(probe)
+
+
+async def _unless(signal: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work, or cancel it when the signal comes first; say whether it was done. Raises what the work raised."""
+    working = asyncio.create_task(work, name="receiver-start")
+    waiting = asyncio.create_task(signal.wait(), name="receiver-start-signal")
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (working, waiting):
+            task.cancel()
+        await asyncio.wait({working, waiting})
+    if working.cancelled():
+        return False
+    working.result()
+    return True
 
 
 async def _check(probe: tuple[Lane, Store]) -> None:

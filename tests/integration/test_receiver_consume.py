@@ -204,3 +204,25 @@ async def test_invalid_events_fail_alone_loudly_and_their_neighbours_are_stored(
     assert {view["task_id"] for view in receiver.views()} == {tasks[1], tasks[3]}
     (stopped,) = await process.logged(message("stopped"))
     assert (stopped["invalid"], stopped["applied"], stopped["reconnects"]) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_while_orbit_does_not_answer_the_start_ends_it_at_once_with_0(
+    variables: dict[str, str], which: signal.Signals
+) -> None:
+    asked = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        given = {**variables, "ORBIT_URL": f"http://127.0.0.1:{port}", "ORBIT_SUBSCRIPTION_ID": "0" * 32}
+        async with ReceiverProcess("consume", variables=given) as process:
+            await asyncio.wait_for(asked.wait(), 30)
+            process.send(which)
+            # The request would wait 10 s for its answer.
+            assert await process.ended(5) == (0, "")
+    assert [line["message"] for line in process.log] == ["stopped before anything was taken"]
