@@ -173,7 +173,8 @@ def test_a_latest_start_moves_with_the_submission() -> None:
 
 
 def test_a_latest_start_at_an_end_of_the_calendar_stays_there() -> None:
-    first, last = datetime.min.replace(tzinfo=None), datetime.max.replace(tzinfo=None)
+    first = datetime(1, 1, 1)  # noqa: DTZ001 - as the database gives it
+    last = datetime(9999, 12, 31, 23, 59, 59, 999_999)  # noqa: DTZ001 - as the database gives it
     earlier = NOW - timedelta(days=1)
     assert decide.latest_start(NOW, earlier, last) == last
     assert decide.latest_start(earlier, NOW, first) == first
