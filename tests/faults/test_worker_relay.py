@@ -119,7 +119,7 @@ class Position:
 POSITIONS = [
     Position("request dropped", lambda name: DropFrame(name, "client"), arrives=False),
     Position("cut before the request", lambda name: CutAtFrame(name, "client"), arrives=False),
-    Position("cut after the request", lambda name: CutAtFrame(name, "client", when="after", end=End.RST), arrives=True),
+    Position("cut after the request", lambda name: CutAtFrame(name, "client", when="after", end=End.RST), arrives=None),
     Position("answer dropped", lambda name: DropFrame("ack", answers=name), arrives=True),
     Position("cut before the answer", lambda name: CutAtFrame("ack", answers=name), arrives=True),
     Position("reset before the answer", lambda name: CutAtFrame("ack", answers=name, end=End.RST), arrives=True),
