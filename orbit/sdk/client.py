@@ -9,17 +9,25 @@ from typing import Self
 
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.http_v1 import (
+    AttemptPage,
+    AuditPage,
     CancelTask,
     CreateSubscription,
     Delivery,
     DeliveryPage,
+    EventPage,
     GrantAttempts,
+    Queue,
+    QueueLimits,
     QueuePage,
+    ResolveTask,
     SubmitTask,
     Subscription,
     SubscriptionPage,
     Task,
     TaskAccepted,
+    TaskPage,
+    TaskState,
 )
 from orbit.protocol.limits import Limits
 from orbit.protocol.values import parse_id
@@ -96,18 +104,61 @@ class OrbitClient:
         """Submit a task. Safe to repeat with the same key and task: `created` then is false."""
         return await self._http.call("POST", "/v1/tasks", TaskAccepted, body=task, operation_key=operation_key)
 
+    async def list_tasks(self, state: TaskState, *, after: str | None = None, limit: int | None = None) -> TaskPage:
+        """Return one page of the application's tasks in a state, in the order in which they came to it. Safe to repeat.
+
+        `after` is the `next` of the page before, and stays good when the tasks of that page move on.
+        """
+        return await self._http.call("GET", "/v1/tasks", TaskPage, query={"state": state.value} | _page(after, limit))
+
     async def get_task(self, task_id: str) -> Task:
         """Return a task as it is now. Safe to repeat."""
-        return await self._http.call("GET", f"/v1/tasks/{_id(task_id, 'task_id')}", Task)
+        return await self._http.call("GET", _task(task_id), Task)
+
+    async def list_attempts(self, task_id: str, *, after: str | None = None, limit: int | None = None) -> AttemptPage:
+        """Return one page of a task's attempts with their results and late reports, oldest first. Safe to repeat."""
+        return await self._http.call("GET", f"{_task(task_id)}/attempts", AttemptPage, query=_page(after, limit))
+
+    async def list_events(self, task_id: str, *, after: str | None = None, limit: int | None = None) -> EventPage:
+        """Return one page of a task's events by version; `Event.parse` reads one. Safe to repeat."""
+        return await self._http.call("GET", f"{_task(task_id)}/events", EventPage, query=_page(after, limit))
+
+    async def list_audit(self, task_id: str, *, after: str | None = None, limit: int | None = None) -> AuditPage:
+        """Return one page of what was done to a task by hand, with its evidence, oldest first. Safe to repeat."""
+        return await self._http.call("GET", f"{_task(task_id)}/audit", AuditPage, query=_page(after, limit))
 
     async def cancel_task(self, task_id: str) -> Task:
-        """Cancel a task that waits. Safe to repeat: a cancelled task is answered again."""
-        path = f"/v1/tasks/{_id(task_id, 'task_id')}/cancel"
-        return await self._http.call("POST", path, Task, body=CancelTask())
+        """Cancel a task: at once where nobody runs it, else its worker is told (`cancel_requested_at`).
+
+        Safe to repeat: once it was asked for, the task is answered as it is.
+        """
+        return await self._http.call("POST", f"{_task(task_id)}/cancel", Task, body=CancelTask())
+
+    async def resolve_task(self, operation_key: str, task_id: str, resolution: ResolveTask, /) -> Task:
+        """Say what became of a task under review, and what proves it. Safe to repeat with the same key and content."""
+        return await self._http.call(
+            "POST", f"{_task(task_id)}/resolve", Task, body=resolution, operation_key=operation_key
+        )
+
+    async def retry_task(self, operation_key: str, task_id: str, /) -> TaskAccepted:
+        """Submit what a task was asked for again, as a new task. Safe to repeat with the same key."""
+        return await self._http.call("POST", f"{_task(task_id)}/retry", TaskAccepted, operation_key=operation_key)
 
     async def list_queues(self) -> QueuePage:
         """Return the queues that the credential is bound to. Safe to repeat."""
         return await self._http.call("GET", "/v1/queues", QueuePage)
+
+    async def pause_queue(self, queue_id: str) -> Queue:
+        """Stop claims of a queue's tasks, for all its workers; what is claimed goes on. Safe to repeat."""
+        return await self._http.call("POST", f"{_queue(queue_id)}/pause", Queue)
+
+    async def resume_queue(self, queue_id: str) -> Queue:
+        """Let workers claim a paused queue's tasks again. Safe to repeat."""
+        return await self._http.call("POST", f"{_queue(queue_id)}/resume", Queue)
+
+    async def set_queue_limits(self, queue_id: str, limits: QueueLimits) -> Queue:
+        """Replace all limits of a queue; one that is left out is taken away. Safe to repeat."""
+        return await self._http.call("PUT", f"{_queue(queue_id)}/limits", Queue, body=limits)
 
     async def create_subscription(self, operation_key: str, subscription: CreateSubscription, /) -> Subscription:
         """Create a subscription; it gets the events from then on. Safe to repeat with the same key and content."""
@@ -138,11 +189,8 @@ class OrbitClient:
 
         `after` is the `next` of the page before.
         """
-        query = {} if after is None else {"after": after}
-        if limit is not None:
-            query["limit"] = str(limit)
         path = f"{_subscription(subscription_id)}/deliveries"
-        return await self._http.call("GET", path, DeliveryPage, query=query)
+        return await self._http.call("GET", path, DeliveryPage, query=_page(after, limit))
 
     async def grant(self, operation_key: str, delivery_id: str, /, attempts: int) -> Delivery:
         """Give a delivery more attempts, EXPIRED or not. Safe to repeat with the same key and number."""
@@ -173,6 +221,19 @@ def _id(value: str, name: str) -> str:
         return parse_id(value, name)
     except InvalidValue as error:
         raise InvalidRequest(str(error)) from None
+
+
+def _page(after: str | None, limit: int | None) -> dict[str, str]:
+    query = {} if after is None else {"after": after}
+    return query if limit is None else query | {"limit": str(limit)}
+
+
+def _task(task_id: str) -> str:
+    return f"/v1/tasks/{_id(task_id, 'task_id')}"
+
+
+def _queue(queue_id: str) -> str:
+    return f"/v1/queues/{_id(queue_id, 'queue_id')}"
 
 
 def _subscription(subscription_id: str) -> str:

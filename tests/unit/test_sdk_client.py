@@ -11,7 +11,15 @@ import httpx
 import pytest
 from msgspec import Raw
 
-from orbit.protocol.http_v1 import CreateSubscription, EventType, SubmitTask
+from orbit.protocol.http_v1 import (
+    CreateSubscription,
+    EventType,
+    QueueLimits,
+    Resolution,
+    ResolveTask,
+    SubmitTask,
+    TaskState,
+)
 from orbit.protocol.values import Secret
 from orbit.sdk import Credentials, InvalidRequest, OrbitClient
 
@@ -55,6 +63,9 @@ DELIVERY = {
     "created_at": NOW,
     "updated_at": NOW,
 }
+SUMMARY = {name: TASK[name] for name in TASK.keys() - {"payload", "task_timeout_ms", "retry"}} | {"max_attempts": 1}
+QUEUE_SHOWN = {"queue_id": QUEUE, "namespace": "n", "environment": "e", "name": "q", "created_at": NOW}
+RESOLVE = ResolveTask(outcome=Resolution.SUCCEEDED, evidence=Raw(b'"ticket"'), result=Raw(b"1"))
 SUBMIT = SubmitTask(queue_id=QUEUE, handler="h", handler_version="v1", payload_version="v1", payload=Raw(b'{"n":1.10}'))
 SUBSCRIBE = CreateSubscription(queue_id=QUEUE, event_types=[EventType.FAILED])
 
@@ -82,6 +93,78 @@ CALLS: dict[str, tuple[Call, str, str, dict[str, Any] | None, str | None, Any]] 
         },
         "key",
         {"task": TASK, "created": True},
+    ),
+    "list_tasks": (
+        lambda client: client.list_tasks(TaskState.NEEDS_REVIEW, after="0" * 48, limit=7),
+        "GET",
+        f"/v1/tasks?state=NEEDS_REVIEW&after={'0' * 48}&limit=7",
+        None,
+        None,
+        {"tasks": [SUMMARY], "next": "1" * 48},
+    ),
+    "list_attempts": (
+        lambda client: client.list_attempts(ID, after=ID, limit=7),
+        "GET",
+        f"/v1/tasks/{ID}/attempts?after={ID}&limit=7",
+        None,
+        None,
+        {"attempts": []},
+    ),
+    "list_events": (
+        lambda client: client.list_events(ID, after="3", limit=7),
+        "GET",
+        f"/v1/tasks/{ID}/events?after=3&limit=7",
+        None,
+        None,
+        {"events": [{"event_id": ID}]},
+    ),
+    "list_audit": (
+        lambda client: client.list_audit(ID),
+        "GET",
+        f"/v1/tasks/{ID}/audit",
+        None,
+        None,
+        {"entries": [{"audit_no": "1", "at": NOW, "actor": ID, "action": "task.cancel", "details": {}}]},
+    ),
+    "resolve_task": (
+        lambda client: client.resolve_task("key", ID, RESOLVE),
+        "POST",
+        f"/v1/tasks/{ID}/resolve",
+        {"outcome": "SUCCEEDED", "evidence": "ticket", "result": 1},
+        "key",
+        TASK,
+    ),
+    "retry_task": (
+        lambda client: client.retry_task("key", ID),
+        "POST",
+        f"/v1/tasks/{ID}/retry",
+        None,
+        "key",
+        {"task": TASK, "created": True},
+    ),
+    "pause_queue": (
+        lambda client: client.pause_queue(QUEUE),
+        "POST",
+        f"/v1/queues/{QUEUE}/pause",
+        None,
+        None,
+        QUEUE_SHOWN,
+    ),
+    "resume_queue": (
+        lambda client: client.resume_queue(QUEUE),
+        "POST",
+        f"/v1/queues/{QUEUE}/resume",
+        None,
+        None,
+        QUEUE_SHOWN,
+    ),
+    "set_queue_limits": (
+        lambda client: client.set_queue_limits(QUEUE, QueueLimits(start_limit=5, start_window_ms=1_000)),
+        "PUT",
+        f"/v1/queues/{QUEUE}/limits",
+        {"start_limit": 5, "start_window_ms": 1_000},
+        None,
+        {**QUEUE_SHOWN, "paused": True, "concurrency_limit": 3},
     ),
     "get_task": (lambda client: client.get_task(ID), "GET", f"/v1/tasks/{ID}", None, None, TASK),
     "cancel_task": (lambda client: client.cancel_task(ID), "POST", f"/v1/tasks/{ID}/cancel", {}, None, TASK),
@@ -182,7 +265,7 @@ async def test_number_texts_of_payloads_travel_as_they_are() -> None:
 
 
 def test_the_operation_key_is_required_and_positional() -> None:
-    for name in ("submit_task", "create_subscription", "grant"):
+    for name in ("submit_task", "resolve_task", "retry_task", "create_subscription", "grant"):
         first = list(inspect.signature(getattr(OrbitClient, name)).parameters.values())[1]
         assert (first.name, first.kind, first.default) == (
             "operation_key",
@@ -201,8 +284,21 @@ async def test_an_id_that_is_none_is_not_sent(value: str) -> None:
         raise AssertionError("it was sent")
 
     async with client_over(serve) as client:
-        for call in (client.get_task, client.cancel_task, client.get_subscription, client.list_deliveries):
+        for call in (
+            client.get_task,
+            client.cancel_task,
+            client.list_attempts,
+            client.list_events,
+            client.list_audit,
+            client.pause_queue,
+            client.get_subscription,
+            client.list_deliveries,
+        ):
             with pytest.raises(InvalidRequest):
                 await call(value)
+        with pytest.raises(InvalidRequest):
+            await client.resolve_task("key", value, RESOLVE)
+        with pytest.raises(InvalidRequest):
+            await client.retry_task("key", value)
         with pytest.raises(InvalidRequest):
             await client.grant("key", value, 1)
