@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 CONCURRENCY: Final = 4
 PREFETCH: Final = 16
 DRAIN_S: Final = 10.0
-CLOSE_S: Final = 1.0
-"""The end of the drain that is kept for closing connections."""
+CLOSE_S: Final = 2.0
+"""The end of the drain that is kept for closing: 1 s for a WebSocket whose other end is frozen, and the lanes."""
 
 _log: Final = get_logger(__name__)
 
