@@ -67,7 +67,7 @@ class Vitals:
         now = self._clock()
         reasons = []
         if self._deaf is not None:
-            reasons.append(f"the session's {self._deaf} has ended alone")
+            reasons.append(f"the session's part for {self._deaf} has ended alone")
         waiting_since, acknowledged_at = self._waiting_since, self._acknowledged_at
         if waiting_since is not None and now - waiting_since > self._limits.handshake_s:
             reasons.append(f"no welcome for {now - waiting_since:.0f} s")

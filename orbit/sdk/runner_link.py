@@ -231,7 +231,7 @@ class Link:
         for name, task in zip(parts, tasks, strict=True):
             if task in done and task.cancelled():
                 self._vitals.deafened(name)
-                raise WorkerDisconnected(f"the session's {name} has ended alone")
+                raise WorkerDisconnected(f"the session's part for {name} has ended alone")
         raise next(failure for failure in failures if failure is not None)
 
     async def _resume(self, connection: WorkerConnection, known: Known) -> None:
