@@ -44,7 +44,11 @@ from orbit.sdk.errors import (
     WorkerTimeout,
     WrongQueue,
 )
+from orbit.sdk.handlers import Cancelled, StopReason, TaskContext, WorkerCancelled, WorkerFailure
 from orbit.sdk.handling import Delivery, Handler, InvalidDelivery
+from orbit.sdk.runner import WorkerRunner
+from orbit.sdk.runner_counts import RunnerCounts
+from orbit.sdk.runner_health import Health
 from orbit.sdk.worker import WorkerConnection, WorkerRegistration, new_worker_message_id, new_worker_registration
 from orbit.sdk.worker_lease import WorkerLease, WorkerResult
 
@@ -54,6 +58,7 @@ __all__ = [
     "Attempt",
     "AttemptState",
     "Cancellation",
+    "Cancelled",
     "Capability",
     "ConsumerCounts",
     "Credentials",
@@ -65,6 +70,7 @@ __all__ = [
     "Finish",
     "HTTPError",
     "Handler",
+    "Health",
     "InvalidConfiguration",
     "InvalidDelivery",
     "InvalidRequest",
@@ -77,20 +83,26 @@ __all__ = [
     "ProtocolMismatch",
     "Receipt",
     "Refused",
+    "RunnerCounts",
     "SessionRefused",
+    "StopReason",
+    "TaskContext",
     "TransportError",
     "Unavailable",
     "Welcome",
     "WorkerBackpressure",
     "WorkerBusy",
+    "WorkerCancelled",
     "WorkerClosed",
     "WorkerConnection",
     "WorkerDisconnected",
     "WorkerError",
+    "WorkerFailure",
     "WorkerLease",
     "WorkerProtocolError",
     "WorkerRegistration",
     "WorkerResult",
+    "WorkerRunner",
     "WorkerTimeout",
     "WrongQueue",
     "new_worker_message_id",
