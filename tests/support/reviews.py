@@ -34,7 +34,7 @@ class Floor:
         """A floor whose worker asks to be told of cancellations, or as given."""
         token = api.http.headers["Authorization"].removeprefix("Bearer ")
         hello = registration(api.queue_id, **({"cancellation_notifications": True} | given))
-        async with WorkerClient.open(base_url, token, hello, capacity=16) as worker:
+        async with WorkerClient.open(base_url, token, hello, capacity=hello.capacity) as worker:
             yield cls(api, worker)
 
     async def submitted(self, **given: Any) -> str:
