@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
 
-import requests
-import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+import msgspec
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from orbit.server.web.openapi import document
 from orbit.server.web.routes import ENDPOINTS
-from tests.support.platform import Api, NodeProcess, fresh_credentials
+from tests.support.http_fuzz import Plan, Seen
+from tests.support.platform import ROOT
 
 if TYPE_CHECKING:
-    from orbit.mysql.dsn import DSN
-
-CHECKS = (
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-)
-EXAMPLES_PER_OPERATION = 25
+    from tests.support.platform import Api
 
 
 async def test_the_document_is_published_valid_and_made_from_the_table(api: Api) -> None:
@@ -82,7 +64,7 @@ def test_the_document_says_what_a_submit_may_hold() -> None:
 
 
 def test_the_page_about_the_interface_lists_every_operation() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+    page = (ROOT / "docs" / "http.md").read_text()
     listed = re.findall(r"^\| `(\w+) (\S+)` \| (.+?) \| (.+?) \|", page, re.MULTILINE)
 
     assert listed == [
@@ -96,14 +78,9 @@ def test_the_page_about_the_interface_lists_every_operation() -> None:
     ]
 
 
-async def test_the_server_keeps_what_its_document_says(platform_dsn: DSN) -> None:
-    """Requests made up from the document; resources that exist and do not, bodies that fit it and do not.
-
-    The node is a process of its own: Hypothesis owns this one's random numbers.
-    """
-    credentials = await fresh_credentials(platform_dsn)
-    async with NodeProcess(platform_dsn) as node, Api(node.base_url, credentials) as api:
-        seen = await fuzz_everything(node.base_url, api)
+async def test_the_server_keeps_what_its_document_says(api: Api) -> None:
+    """Requests made up from the document; resources that exist and do not, bodies that fit it and do not."""
+    seen = await fuzzed(api)
 
     assert {name for name, _ in seen} == {one.name for one in ENDPOINTS}
     for name in ("submitTask", "createSubscription"):
@@ -125,64 +102,35 @@ async def test_the_server_keeps_what_its_document_says(platform_dsn: DSN) -> Non
         assert (name, 200) in seen
 
 
-async def fuzz_everything(base_url: str, api: Api) -> set[tuple[str, int]]:
-    """Send requests for every operation and check the answers; which operation was answered with which status."""
+async def fuzzed(api: Api) -> set[tuple[str, int]]:
+    """Let requests for every operation be made up and their answers checked; which was answered with which status."""
     task_id = (await api.submit()).json()["task"]["task_id"]
     subscription_id = (await api.subscribe(event_types=["task.cancelled", "task.submitted"])).json()["subscription_id"]
     await api.submit()
     page = await api.http.get(f"/v1/subscriptions/{subscription_id}/deliveries")
-    known = {
-        "queue_id": api.queue_id,
-        "task_id": task_id,
-        "subscription_id": subscription_id,
-        "delivery_id": page.json()["deliveries"][0]["delivery_id"],
-    }
-    schema = schemathesis.openapi.from_dict(document(ENDPOINTS))
-    seen: set[tuple[str, int]] = set()
-
-    def send(case: schemathesis.Case[Any], session: requests.Session, number: int) -> None:
-        if number % 2:
-            case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
-        if isinstance(case.body, dict) and "queue_id" in case.body and number % 3:
-            case.body["queue_id"] = api.queue_id
-        case.body = plain_integers(case.body)
-        headers = {"Authorization": api.http.headers["Authorization"]}
-        answer = case.call_and_validate(base_url=base_url, session=session, headers=headers, checks=list(CHECKS))
-        seen.add((case.operation.definition.raw["operationId"], answer.status_code))
-
-    def fuzz(operation: schemathesis.APIOperation[Any, Any, Any, Any], session: requests.Session) -> None:
-        number = itertools.count()
-
-        @settings(
-            max_examples=EXAMPLES_PER_OPERATION,
-            database=None,
-            deadline=None,
-            derandomize=True,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(case=operation.as_strategy())
-        def one_operation(case: schemathesis.Case[Any]) -> None:
-            send(case, session, next(number))
-
-        one_operation()
-
-    def fuzz_all() -> None:
-        with requests.Session() as session:
-            session.trust_env = False
-            for one in ENDPOINTS:
-                fuzz(schema[one.path][one.method], session)
-
-    await asyncio.to_thread(fuzz_all)
-    return seen
-
-
-def plain_integers(value: Any) -> Any:
-    """JSON Schema takes 1.0 for an integer; the worker contract, and so this interface, does not."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [plain_integers(one) for one in value]
-    if isinstance(value, dict):
-        return {name: plain_integers(one) for name, one in value.items()}
-    return value
+    plan = Plan(
+        base_url=str(api.http.base_url),
+        authorization=api.http.headers["Authorization"],
+        known={
+            "queue_id": api.queue_id,
+            "task_id": task_id,
+            "subscription_id": subscription_id,
+            "delivery_id": page.json()["deliveries"][0]["delivery_id"],
+        },
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-W", "error", "-m", "tests.support.http_fuzz"),
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await process.communicate(msgspec.json.encode(plan))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, err.decode()
+    return msgspec.json.decode(out, type=Seen).answers
