@@ -132,3 +132,36 @@ async def test_stopping_the_reader_fails_what_waits() -> None:
         one.reader.cancel()
         with pytest.raises(Disconnected):
             await asyncio.wait_for(asking, WAIT_S)
+
+
+async def test_a_message_that_breaks_the_protocol_fails_what_waits_before_the_connection_is_closed() -> None:
+    async with FakeOrbit(limits=Limits(control_s=3600.0)) as orbit, opened(orbit) as one:
+        orbit.misbehave("consumer.capacity", Ignore())
+        asking = asyncio.create_task(one.capacity(1))
+        await orbit.until(lambda: orbit.saw("consumer.capacity") != [])
+        orbit.connection.socket.transport.pause_reading()  # the close is not answered, and takes its whole second
+        orbit.connection.send("[]")
+        with pytest.raises(Disconnected, match="breaks the protocol"):
+            await asyncio.wait_for(asking, WAIT_S)
+        assert not one.reader.done()
+
+
+async def test_what_waits_to_be_sent_when_the_conversation_ends_is_not_sent() -> None:
+    async with FakeOrbit(limits=Limits(control_s=3600.0)) as orbit, opened(orbit) as one:
+        async with one.conversation._sending:  # as if another request were being sent
+            asking = asyncio.create_task(one.capacity(1))
+            await asyncio.sleep(0)
+            one.conversation.end(Disconnected("ended by the test"))
+        with pytest.raises(Disconnected, match="ended by the test"):
+            await asyncio.wait_for(asking, WAIT_S)
+        assert orbit.saw("consumer.capacity") == []
+
+
+async def test_what_comes_after_the_end_is_not_looked_at() -> None:
+    async with FakeOrbit() as orbit, opened(orbit) as one:
+        await one.capacity(1)
+        one.conversation.end(Disconnected("ended by the test"))
+        orbit.emit()
+        error = await one.ended()
+        assert str(error) == "ended by the test"
+        assert one.pushed == []

@@ -52,27 +52,26 @@ async def test_the_thirty_third_request_is_not_sent() -> None:
 
 
 async def test_the_ninth_unread_assignment_ends_the_connection() -> None:
-    async with FakeWorkers(limits=PATIENT) as orbit, orbit.client() as client:
-        async with working(client, orbit.registration(cancellation_notifications=True)) as connection:
-            pushed = [orbit.assign() for _ in range(8)]
-            # The answer comes behind the pushes on the wire: they have arrived.
-            await connection.resume(new_worker_message_id(), pushed[0].attempt)
-            assert connection.error is None
-            assert (await connection.next_assignment()).attempt == pushed[0].attempt
-            orbit.assign()
-            await connection.resume(new_worker_message_id(), pushed[0].attempt)
-            orbit.misbehave("task.renew", Ignore())
-            asking = asyncio.create_task(connection.renew(new_worker_message_id(), pushed[0].attempt))
-            await orbit.until(lambda: orbit.saw("task.renew") != [])
-            orbit.assign()
-            error = await ended(connection, WorkerBackpressure)
-            assert str(error) == "8 assignments were not read"
-            # Eight are in the buffer; none of them is delivered any more.
-            await failure(connection.next_assignment(), WorkerBackpressure)
-            await failure(connection.next_cancellation(), WorkerBackpressure)
-            with pytest.raises(WorkerBackpressure):
-                await asking
-            await failure(connection.start(new_worker_message_id(), pushed[0].attempt), WorkerBackpressure)
+    async with at_work(limits=PATIENT, cancellation_notifications=True) as (orbit, connection):
+        pushed = [orbit.assign() for _ in range(8)]
+        # The answer comes behind the pushes on the wire: they have arrived.
+        await connection.resume(new_worker_message_id(), pushed[0].attempt)
+        assert connection.error is None
+        assert (await connection.next_assignment()).attempt == pushed[0].attempt
+        orbit.assign()
+        await connection.resume(new_worker_message_id(), pushed[0].attempt)
+        orbit.misbehave("task.renew", Ignore())
+        asking = asyncio.create_task(connection.renew(new_worker_message_id(), pushed[0].attempt))
+        await orbit.until(lambda: orbit.saw("task.renew") != [])
+        orbit.assign()
+        error = await ended(connection, WorkerBackpressure)
+        assert str(error) == "8 assignments were not read"
+        # Eight are in the buffer; none of them is delivered any more.
+        await failure(connection.next_assignment(), WorkerBackpressure)
+        await failure(connection.next_cancellation(), WorkerBackpressure)
+        with pytest.raises(WorkerBackpressure):
+            await asking
+        await failure(connection.start(new_worker_message_id(), pushed[0].attempt), WorkerBackpressure)
         await orbit.until(lambda: not orbit.connection.open)
 
 
