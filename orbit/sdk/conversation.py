@@ -93,6 +93,8 @@ class Conversation:
                     self.end(reason)
                     await self._channel.close(PROTOCOL_ERROR)
                     raise reason from None
+                # A burst of messages may be here already: who waits for the first must not come after the last.
+                await asyncio.sleep(0)
         except OrbitError as error:
             reason = error
             raise
