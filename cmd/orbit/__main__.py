@@ -1,3 +1,3 @@
-from orbit.server.cli import main
+from orbit.cli.main import main
 
 main()

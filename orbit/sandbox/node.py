@@ -24,7 +24,7 @@ _LISTENING: Final = re.compile(r"^orbit_listening=(\S+)$", re.MULTILINE)
 # The commands are run by module and from the folder that holds the package, so that it does not matter whether the
 # scripts are on PATH or what else lies in the current folder.
 _HOME: Final = Path(next(iter(orbit.__path__))).parent
-_SERVE: Final = (sys.executable, "-c", "from orbit.server.cli import main; main()")
+_SERVE: Final = (sys.executable, "-c", "from orbit.server.cli import serve; serve()")
 _ADMIN: Final = (sys.executable, "-c", "from orbit.server.admin import main; main()")
 
 
@@ -55,7 +55,7 @@ class Node:
         output_file = folder / "serve.out"
         with output_file.open("wb") as output, self._log.open("wb") as log:
             self._process = spawn(
-                [*_SERVE, "serve", "--listen", "127.0.0.1:0"],
+                [*_SERVE, "--listen", "127.0.0.1:0"],
                 environ=environ,
                 folder=_HOME,
                 stdout=output,

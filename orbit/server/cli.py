@@ -1,4 +1,4 @@
-"""`orbit serve`: run one platform node."""
+"""`orbit serve`: run one platform node. `orbit.cli` finds it here."""
 
 from __future__ import annotations
 
@@ -30,13 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_LANES: Final = 8
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="result-inbox")
-def main() -> None:
-    """Run Orbit. The database is ORBIT_MYSQL_DSN, or in the file ORBIT_MYSQL_DSN_FILE."""
-
-
-@main.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--listen", default="127.0.0.1:8080", show_default=True, help="HOST:PORT; port 0 takes a free one.")
 @click.option(
     "--lanes",
@@ -53,8 +47,9 @@ def main() -> None:
     help="What goes to stderr.",
 )
 def serve(listen: str, lanes: int, log_level: str) -> None:
-    """Serve until SIGTERM or SIGINT; prints orbit_listening=URL when ready.
+    """Run one platform node until SIGTERM or SIGINT; prints orbit_listening=URL when ready.
 
+    The database is ORBIT_MYSQL_DSN, or in the file ORBIT_MYSQL_DSN_FILE.
     Tokens travel in clear text: listen on a loopback address and put TLS in front. The database must have this
     version's schema (orbit-admin migrate).
     """
