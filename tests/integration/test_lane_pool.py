@@ -49,13 +49,19 @@ async def pool(bench: LaneBench) -> AsyncIterator[LanePool]:
 
 async def test_no_more_calls_run_at_once_than_there_are_lanes(pool: LanePool, bench: LaneBench) -> None:
     running = most = started = 0
+    together = asyncio.Event()
 
     async def work(transaction: Transaction) -> None:
         nonlocal running, most, started
         running += 1
         started += 1
         most = max(most, running)
-        await transaction.execute(INSERT, {"id": str(started)})
+        name = str(started)
+        if running == 2:
+            together.set()
+        # The first waits for a second: without lanes for both it would wait for ever.
+        await together.wait()
+        await transaction.execute(INSERT, {"id": name})
         running -= 1
 
     await asyncio.gather(*(pool.run(work, budget_s=BUDGET_S) for _ in range(12)))
