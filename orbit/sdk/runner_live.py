@@ -144,6 +144,8 @@ class Execution:
     deadline: float | None = None
     """The end of the attempt's time, monotonic, known from the start on."""
     report: Report | None = None
+    unheard: bool = False
+    """The report had to be made before the handler had ended."""
 
     def to(self, stage: Stage, **changes: Any) -> Execution:
         """Give the execution in its next stage."""

@@ -161,7 +161,9 @@ class Pipeline:
                 live.stopped,
             )
         live.judge()
-        return execution.to(Stage.REPORTING, report=judge(call.word, _told(execution), asked=live.asked))
+        word = call.word
+        report = judge(word, _told(execution), asked=live.asked)
+        return execution.to(Stage.REPORTING, report=report, unheard=word is None)
 
     def _context(self, execution: Execution) -> TaskContext:
         task = execution.task
@@ -241,7 +243,7 @@ class Pipeline:
     async def _linger(self, execution: Execution) -> Execution:
         """Wait for a handler that goes on after its attempt was reported; what it then says is kept as evidence."""
         live = execution.live
-        if live.call is None or not live.running:
+        if live.call is None or not execution.unheard:
             return execution
         await live.changes.until(lambda: not live.running)
         late = judge(live.call.word, _told(execution), asked=live.asked)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from orbit.protocol.http_v1 import RetryPolicy, Task, TaskState
+from orbit.protocol.http_v1 import Task, TaskState
 from orbit.protocol.limits import Limits
 from orbit.protocol.values import Secret, new_id
-from orbit.sdk import Credentials, OrbitClient, TaskContext, WorkerCancelled, WorkerFailure, WorkerRunner
+from orbit.sdk import Credentials, OrbitClient, TaskContext
 from tests.support.clients import task
 from tests.support.platform import fresh_credentials, running_node
 from tests.support.runners import counted, quick, running

@@ -138,6 +138,11 @@ class PeerConnection:
         """Send a text message as it is."""
         self._out.put_nowait(data)
 
+    def cut(self) -> None:
+        """Cut the connection without a word; nothing is dispatched to it any more."""
+        self.open = False
+        self.wire.cut()
+
     async def serve(self, messages: AsyncIterable[str | bytes]) -> None:
         """Answer the client's messages until there are no more. A frame that breaks the protocol is an error."""
         writer = asyncio.create_task(self._write(), name="fake-orbit-writer")
@@ -173,7 +178,7 @@ class PeerConnection:
             return
         answer = self.carry_out(kind, message_id, body)
         if isinstance(misdeed, Cut):
-            self.wire.cut()
+            self.cut()
         elif isinstance(misdeed, Say):
             self.send(misdeed.text)
         elif not isinstance(misdeed, Drop):

@@ -107,7 +107,7 @@ class FakePlatform(Peer):
     def cut(self) -> None:
         """Cut every connection."""
         for connection in self.connections:
-            connection.wire.cut()
+            connection.cut()
 
     def submit(
         self,
