@@ -62,6 +62,13 @@ class Table:
             while self.run("SELECT 1 FROM performance_schema.threads WHERE processlist_id = %s", thread_id):
                 await asyncio.sleep(0.01)
 
+    async def until_nobody_is_connected(self) -> None:
+        """Wait until MySQL has no session at this database."""
+        others = "SELECT 1 FROM performance_schema.processlist WHERE db = %s AND id <> CONNECTION_ID()"
+        async with asyncio.timeout(DEADLINE_S):
+            while self.run(others, self.dsn.database):
+                await asyncio.sleep(0.01)
+
     async def until_a_lock_is_waited_for(self) -> None:
         """Wait until some session waits for a row lock of the table."""
         waits = "SELECT 1 FROM performance_schema.data_lock_waits w JOIN performance_schema.data_locks l ON"
