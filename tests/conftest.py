@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from orbit.mysql.dsn import DSN
 
-# The fixtures node, credentials and api.
-pytest_plugins = ("tests.support.platform",)
+# The fixtures node, credentials and api; runs.
+pytest_plugins = ("tests.support.platform", "tests.support.sandbox_runs")
 
 _WAY = pytest.StashKey[str]()
 

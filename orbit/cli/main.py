@@ -10,10 +10,11 @@ from orbit.cli.lazy import Lazy, LazyGroup
 @click.group(
     cls=LazyGroup,
     lazy={
-        "task": Lazy("orbit.cli.task:task", "Show, list, cancel, resolve and retry tasks."),
+        "task": Lazy("orbit.cli.task:task", "Submit, show, list, cancel, resolve and retry tasks."),
         "queue": Lazy("orbit.cli.queue:queue", "Show, pause, resume and limit queues."),
         "sub": Lazy("orbit.cli.sub:sub", "Show, pause and resume subscriptions, and see to their deliveries."),
         "serve": Lazy("orbit.server.cli:serve", "Run one platform node.", "server"),
+        "dev": Lazy("orbit.sandbox.dev:dev", "Run an Orbit of your own, with a sample worker.", "sandbox"),
     },
     context_settings={"help_option_names": ["-h", "--help"]},
 )

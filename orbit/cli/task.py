@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import IO, Final
 
 import click
@@ -21,7 +22,7 @@ from orbit.cli.run import (
 )
 from orbit.protocol import strict_json
 from orbit.protocol.errors import ErrorCode, InvalidJSON
-from orbit.protocol.http_v1 import Resolution, ResolveTask, TaskState
+from orbit.protocol.http_v1 import RecoverySafety, Resolution, ResolveTask, RetryPolicy, SubmitTask, TaskState
 from orbit.protocol.limits import Limits
 from orbit.sdk import HTTPError, OrbitClient
 
@@ -39,7 +40,52 @@ _task_id = click.argument("task_id")
 
 @click.group()
 def task() -> None:
-    """Show, list, cancel, resolve and retry tasks."""
+    """Submit, show, list, cancel, resolve and retry tasks."""
+
+
+@task.command()
+@click.argument("handler")
+@click.option("--handler-version", default="v1", show_default=True)
+@click.option("--payload-version", default="v1", show_default=True)
+@click.option("--payload", default=None, help="The payload as JSON.")
+@click.option("--payload-file", type=click.File("rb"), default=None, help="The same in a file; - is stdin.")
+@click.option("--idempotent", is_flag=True, help="Doing it twice is the same as doing it once.")
+@click.option("--max-attempts", type=click.IntRange(1, 100), default=1, show_default=True)
+@key_option
+@json_option
+def submit(
+    handler: str,
+    *,
+    handler_version: str,
+    payload_version: str,
+    payload: str | None,
+    payload_file: IO[bytes] | None,
+    idempotent: bool,
+    max_attempts: int,
+    key: str | None,
+    as_json: bool,
+) -> None:
+    """Submit a task for HANDLER, such as text.normalize, to the credentials' queue."""
+    content = _given(payload, payload_file, "payload")
+    if content is None:
+        raise click.UsageError("give --payload or --payload-file, one of them")
+    safety = RecoverySafety.IDEMPOTENT if idempotent else RecoverySafety.RECONCILE_ONLY
+    out = Printer(as_json)
+    name = operation_key(key)
+
+    async def work(client: OrbitClient) -> None:
+        wanted = SubmitTask(
+            queue_id=client.credentials.queue_id,
+            handler=handler,
+            handler_version=handler_version,
+            payload_version=payload_version,
+            payload=content,
+            recovery_safety=safety,
+            retry=RetryPolicy(max_attempts=max_attempts),
+        )
+        out((await client.submit_task(name, wanted)).task, first=_FIRST)
+
+    run(work, key=name)
 
 
 @task.command()
@@ -129,16 +175,11 @@ def resolve(
 
     The task ends as you say, and everybody who follows its results is told.
     """
-    if (evidence is None) == (evidence_file is None):
+    # A text is evidence as it is; only a file holds JSON.
+    proof = _given(None if evidence is None else json.dumps(evidence), evidence_file, "evidence")
+    if proof is None:
         raise click.UsageError("give --evidence or --evidence-file, one of them")
-    if result is not None and result_file is not None:
-        raise click.UsageError("give --result or --result-file, not both")
-    proof = word(evidence) if evidence_file is None and evidence is not None else _document(evidence_file, "evidence")
-    given: Raw | None = None
-    if result is not None:
-        given = _checked(result.encode("utf-8", "surrogateescape"), "result")
-    elif result_file is not None:
-        given = _document(result_file, "result")
+    given = _given(result, result_file, "result")
     resolution = ResolveTask(
         outcome=Resolution(outcome.upper()),
         evidence=proof,
@@ -224,14 +265,17 @@ def _record(kind: str, given: Members, first: tuple[str, ...], documents: set[st
     return shown({"record": word(kind)} | given, first=first, documents=documents)
 
 
-def _document(file: IO[bytes] | None, name: str) -> Raw:
-    """Read a JSON document; a wrong one ends the command with 2."""
-    assert file is not None
-    limit = Limits().request_body_bytes
-    data = file.read(limit + 1)
-    if len(data) > limit:
-        raise click.UsageError(f"--{name}-file: is larger than {limit} bytes")
-    return _checked(data, f"{name}-file")
+def _given(text: str | None, file: IO[bytes] | None, name: str) -> Raw | None:
+    """The JSON document that an option or its file holds; both, or a wrong one, end the command with 2."""
+    if text is not None and file is not None:
+        raise click.UsageError(f"give --{name} or --{name}-file, not both")
+    if file is not None:
+        limit = Limits().request_body_bytes
+        data = file.read(limit + 1)
+        if len(data) > limit:
+            raise click.UsageError(f"--{name}-file: is larger than {limit} bytes")
+        return _checked(data, f"{name}-file")
+    return None if text is None else _checked(text.encode("utf-8", "surrogateescape"), name)
 
 
 def _checked(data: bytes, name: str) -> Raw:

@@ -52,7 +52,7 @@ def _run(command: tuple[str, ...], sandbox: Sandbox, signals: Signals) -> int:
     for name, value in sandbox.exports().items():
         click.echo(f"{name}={value}")
     sys.stdout.flush()
-    failure = stay(sandbox, signals)
+    failure = stay(signals, sandbox.node.failure)
     if failure is not None:
         _say(failure)
     return 0 if failure is None else 1

@@ -23,7 +23,7 @@ _LISTENING: Final = re.compile(r"^orbit_listening=(\S+)$", re.MULTILINE)
 
 # The commands are run by module and from the folder that holds the package, so that it does not matter whether the
 # scripts are on PATH or what else lies in the current folder.
-_HOME: Final = Path(next(iter(orbit.__path__))).parent
+HOME: Final = Path(next(iter(orbit.__path__))).parent
 _SERVE: Final = (sys.executable, "-c", "from orbit.server.cli import serve; serve()")
 _ADMIN: Final = (sys.executable, "-c", "from orbit.server.admin import main; main()")
 
@@ -34,7 +34,7 @@ def administer(arguments: list[str], environ: Mapping[str, str]) -> None:
         answer = subprocess.run(  # noqa: S603 - our own command
             [*_ADMIN, *arguments],
             env=environ,
-            cwd=_HOME,
+            cwd=HOME,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -57,7 +57,7 @@ class Node:
             self._process = spawn(
                 [*_SERVE, "--listen", "127.0.0.1:0"],
                 environ=environ,
-                folder=_HOME,
+                folder=HOME,
                 stdout=output,
                 stderr=None if log_to_stderr else log,
             )

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 NAME: Final = "sandbox"
 """Application, namespace, environment and queue are all called this."""
 
+ACCESS: Final = ("--worker-access", "--event-access", "--queue-access", "--task-access")
+"""The sandbox's one credential may do everything."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
@@ -71,7 +74,7 @@ def open_sandbox(
         names = [f"--{name}={NAME}" for name in ("application", "namespace", "environment", "queue")]
         administer(["migrate"], platform_environ)
         administer(
-            ["bootstrap", *names, "--worker-access", "--event-access", f"--output={credentials_file}"],
+            ["bootstrap", *names, *ACCESS, f"--output={credentials_file}"],
             platform_environ,
         )
         node = Node(platform_environ, run.path, log_to_stderr=log_to_stderr)

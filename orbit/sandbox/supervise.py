@@ -142,10 +142,10 @@ def _from_terminal(number: signal.Signals) -> bool:
         os.close(terminal)
 
 
-def stay(sandbox: Sandbox, signals: Signals) -> str | None:
-    """Stay up until a signal comes; return why the node ended when it ended by itself."""
+def stay(signals: Signals, failed: Callable[[], str | None]) -> str | None:
+    """Stay up until a signal comes, or until something ended by itself, which `failed` says; return that."""
     while not signals.received:
-        failure = sandbox.node.failure()
+        failure = failed()
         if failure is not None:
             return failure
         time.sleep(_POLL_S)
