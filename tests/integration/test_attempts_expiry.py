@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from orbit.server.wake import queue_key
 from tests.support.deliveries import BUDGET_S, fresh_platform, open_node
 from tests.support.rows import sql
 from tests.support.worker_client import registration
-from tests.support.workshop import Workshop
+from tests.support.workshop import Meddling, Workshop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -142,6 +143,33 @@ async def test_a_running_task_is_not_ended_by_its_latest_start(shop: Workshop) -
     await (await shop.hire()).run()
     await shop.sql("UPDATE tasks SET latest_start_at = UTC_TIMESTAMP(6) WHERE task_id = :id", id=task_id)
     assert await shop.sweep() == 0
+
+
+@pytest.mark.parametrize(
+    "change", ["lease_until = UTC_TIMESTAMP(6) + INTERVAL 30 SECOND", "state = 'ENDED', ended_at = lease_until"]
+)
+async def test_a_lease_is_looked_at_again_under_its_lock(shop: Workshop, dsn: DSN, change: str) -> None:
+    task_id = await shop.submit()
+    await (await shop.hire()).run()
+    await shop.lapse(task_id)
+
+    async def meddle() -> None:
+        await shop.sql(f"UPDATE attempts SET {change} WHERE task_id = :id", id=task_id)
+
+    pool = Meddling(dsn, meddle)
+    try:
+        assert await expiry.end_leases(replace(shop.platform, pool=pool)) == 0
+    finally:
+        await pool.close()
+    assert (await shop.task(task_id))["state"] == "RUNNING"
+
+
+async def test_one_pass_ends_more_than_a_batch(shop: Workshop) -> None:
+    ids = [await shop.submit() for _ in range(2 * BATCH + 1)]
+    await (await shop.hire()).claim()
+    for task_id in ids:
+        await shop.lapse(task_id)
+    assert await shop.sweep() == len(ids)
 
 
 async def test_sweepers_of_several_nodes_end_each_once(shop: Workshop, dsn: DSN) -> None:

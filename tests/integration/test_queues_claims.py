@@ -17,11 +17,12 @@ from orbit.protocol.limits import Limits
 from orbit.protocol.values import new_id
 from orbit.protocol.worker_v1 import Capability
 from orbit.server import attempt_statements, claim_statements
-from orbit.server.services import expiry, queues
+from orbit.server.services import claim, expiry, queues, workers
 from orbit.server.services.claim import Next
 from tests.support.deliveries import BUDGET_S, fresh_platform, open_node
+from tests.support.rows import sql
 from tests.support.worker_client import TEXT
-from tests.support.workshop import Workshop
+from tests.support.workshop import Meddling, Workshop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -209,6 +210,62 @@ async def test_a_task_that_may_not_start_any_more_is_not_claimed(shop: Workshop,
     assert await claimed(await shop.hire()) == []
 
 
+async def test_tasks_that_came_too_late_hide_no_others(shop: Workshop) -> None:
+    """Nobody has swept them yet."""
+    for _ in range(2 * Limits().claim_batch + 5):
+        await shop.submit(priority=1)
+    await shop.sql("UPDATE tasks SET deadline_at = UTC_TIMESTAMP(6) WHERE queue_id = :id", id=shop.queue_id)
+    task_id = await shop.submit(priority=1)
+    assert await claimed(await shop.hire()) == [task_id]
+
+
+async def test_a_task_that_is_not_due_is_no_reason_to_ask_again(shop: Workshop) -> None:
+    task_id = await shop.submit()
+    await waited(shop, task_id, -60)
+    assert (await (await shop.hire()).ask()).then is Next.LATER
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "state = 'CANCELLED'",
+        "available_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR",
+        "deadline_at = UTC_TIMESTAMP(6)",
+        "latest_start_at = UTC_TIMESTAMP(6)",
+        "cancel_requested_at = UTC_TIMESTAMP(6)",
+    ],
+)
+async def test_what_was_found_is_looked_at_again_under_its_lock(shop: Workshop, dsn: DSN, change: str) -> None:
+    task_id = await shop.submit()
+    hand = await shop.hire()
+
+    async def meddle() -> None:
+        await shop.sql(f"UPDATE tasks SET {change} WHERE task_id = :id", id=task_id)
+
+    pool = Meddling(dsn, meddle)
+    situation = await workers.look(shop.platform, hand.session)
+    try:
+        found = await claim.claim(replace(shop.platform, pool=pool), hand.session, situation)
+    finally:
+        await pool.close()
+
+    assert (found.assignments, found.then) == ((), Next.SOON)
+    assert await shop.attempts(task_id) == []
+
+
+async def test_a_claim_passes_over_what_others_are_at(shop: Workshop, second: Platform) -> None:
+    first, other = sorted([await shop.submit(), await shop.submit()])
+    await shop.sql("UPDATE tasks SET available_at = '2026-01-01' WHERE queue_id = :id", id=shop.queue_id)
+    hand = await shop.hire(capacity=1)
+
+    async def meanwhile(tx: Transaction) -> list[str]:
+        await tx.fetch(sql("SELECT 1 FROM tasks WHERE task_id = :id FOR UPDATE"), {"id": first})
+        async with asyncio.timeout(1):
+            return await claimed(hand)
+
+    assert await second.pool.read(meanwhile, budget_s=BUDGET_S) == [other]
+
+
 async def test_a_lease_ends_with_the_latest_start(shop: Workshop) -> None:
     task_id = await shop.submit()
     await shop.sql(
@@ -298,6 +355,12 @@ async def test_a_worker_that_knows_no_keys_gets_no_keyed_task(shop: Workshop) ->
     assert await claimed(await shop.hire()) == [free]
 
 
+async def test_a_key_that_comes_twice_takes_one_place(shop: Workshop) -> None:
+    keyed = [await shop.submit(concurrency_key="printer") for _ in range(2)]
+    free = await shop.submit()
+    assert await claimed(await shop.hire(concurrency_keys=True, capacity=2)) == [keyed[0], free]
+
+
 async def test_keyed_tasks_that_have_to_wait_hide_no_others(shop: Workshop) -> None:
     """Many older tasks whose key is taken stand before the one that can go."""
     for _ in range(2 * Limits().claim_batch + 5):
@@ -309,9 +372,10 @@ async def test_keyed_tasks_that_have_to_wait_hide_no_others(shop: Workshop) -> N
 
 
 async def test_claims_of_one_key_at_once_grant_it_once(shop: Workshop, second: Platform) -> None:
+    """Each worker takes one task, so each tries another one of those with the key."""
     for _ in range(4):
         await shop.submit(concurrency_key="printer")
-    hands = [await shop.hire(concurrency_keys=True) for _ in range(4)]
+    hands = [await shop.hire(concurrency_keys=True, capacity=1) for _ in range(4)]
 
     found = await asyncio.gather(
         *(one.claim() for one in hands[:2]), *(one.through(second).claim() for one in hands[2:])

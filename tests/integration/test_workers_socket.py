@@ -196,16 +196,21 @@ async def test_drain_survives_reconnecting_and_is_not_undone(api: Api, node: Nod
         assert worker.assignments.empty()
 
 
-async def test_a_newer_session_fences_the_older_at_once(api: Api, node: Node, token: str) -> None:
+async def test_a_newer_session_fences_the_older_at_once(api: Api, platform_dsn: DSN, token: str) -> None:
+    """The node would look by itself only after an hour: the newer hello wakes the older session."""
     hello = registration(api.queue_id)
-    async with opened(node, token, hello, capacity=1) as older, opened(node, token, hello) as newer:
+    async with (
+        running_node(platform_dsn, limits=Limits(node_poll_s=3600)) as slow,
+        opened(slow, token, hello, capacity=1) as older,
+        opened(slow, token, hello, capacity=1) as newer,
+        api_at(slow, api) as here,
+    ):
         assert newer.welcome is not None
         assert newer.welcome.revision == 2
         assert await older.closed() == 1008
         assert older.ended is not None
         assert older.ended.code == "SESSION_FENCED"
-        await newer.capacity(1)
-        await submit(api)
+        await submit(here)
         await newer.assignment()
 
 
@@ -428,9 +433,11 @@ async def test_a_stopping_node_gives_out_nothing_more(api: Api, platform_dsn: DS
     async with (
         running_node(platform_dsn) as stopping,
         opened(stopping, token, registration(api.queue_id), capacity=1) as worker,
+        api_at(stopping, api) as here,
     ):
         stopping.platform.draining.set()
-        task_id = await submit(api)
+        # Submitted here, so that the worker's pusher looks before this is answered.
+        task_id = await submit(here)
         # It still answers.
         await worker.capacity(1)
         assert worker.assignments.empty()

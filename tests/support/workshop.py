@@ -6,12 +6,14 @@ No sweeper runs here: `sweep` is one pass, when the test wants it. Time is moved
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Raw
 
+from orbit.mysql.pool import LanePool
 from orbit.protocol import strict_json
 from orbit.protocol.attempt_v1 import Attempt, CommandResult, Finish, Lease, Outcome
 from orbit.protocol.http_v1 import RecoverySafety, RetryPolicy, SubmitTask
@@ -32,6 +34,22 @@ if TYPE_CHECKING:
     from orbit.server.services.access import Caller
     from orbit.server.services.claim import Claimed
     from orbit.server.services.workers import Session
+
+
+T = TypeVar("T")
+
+
+class Meddling(LanePool):
+    """A pool whose reads are followed by what the test does meanwhile."""
+
+    def __init__(self, dsn: DSN, meddle: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(dsn, 2, name="meddling")
+        self.meddle = meddle
+
+    async def read(self, work: Callable[[Transaction], Awaitable[T]], *, budget_s: float) -> T:
+        found = await super().read(work, budget_s=budget_s)
+        await self.meddle()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,6 @@ _LOOK: Final = compile_statement(
     select(
         _I.revision,
         _I.session_until > NOW,
-        _I.sequence,
         _I.capacity,
         _I.drain,
         _HELD,
@@ -132,7 +131,6 @@ class Situation:
 
     revision: int
     alive: bool
-    sequence: int
     capacity: int
     drain: bool
     held: int
@@ -144,7 +142,7 @@ class Situation:
     @property
     def room(self) -> int:
         """How many tasks the worker may be given now."""
-        if not self.alive or self.sequence == 0 or self.drain or self.paused:
+        if not self.alive or self.drain or self.paused:
             return 0
         return max(0, self.capacity - self.held)
 
@@ -329,8 +327,8 @@ async def _register(tx: Transaction, platform: Platform, caller: Caller, hello: 
 def _situation(session: Session, row: tuple[Any, ...] | None) -> Situation:
     if row is None or row[0] != session.revision:
         raise fenced()
-    revision, alive, sequence, capacity, drain, held, paused, *limits = row
-    return Situation(revision, bool(alive), sequence, capacity, bool(drain), held, bool(paused), *limits)
+    revision, alive, capacity, drain, held, paused, *limits = row
+    return Situation(revision, bool(alive), capacity, bool(drain), held, bool(paused), *limits)
 
 
 def _digest(hello: Hello) -> str:
