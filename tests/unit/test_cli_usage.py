@@ -36,6 +36,10 @@ def orbit(*arguments: str, stdin: str | None = None, **settings: str) -> Result:
         ("task", "show", "not-an-id"),
         ("task", "list", "--state", "DONE"),
         ("task", "list", "--limit", "0"),
+        ("task", "submit", "text.normalize"),
+        ("task", "submit", "text.normalize", "--payload", "1", "--payload-file", "-"),
+        ("task", "submit", "text.normalize", "--payload", "no json"),
+        ("task", "submit", "text.normalize", "--payload", "1", "--max-attempts", "101"),
         RESOLVE,
         (*RESOLVE, "--evidence", "a", "--evidence-file", "-"),
         (*RESOLVE, "--evidence", "a", "--result", "1", "--result-file", "-"),
@@ -114,7 +118,12 @@ def test_a_platform_that_is_not_there_ends_with_1(arguments: tuple[str, ...]) ->
 
 @pytest.mark.parametrize(
     "arguments",
-    [(*RESOLVE, "--evidence", "a"), ("task", "retry", ID), ("sub", "grant", ID, "--attempts", "1")],
+    [
+        ("task", "submit", "text.normalize", "--payload", "1"),
+        (*RESOLVE, "--evidence", "a"),
+        ("task", "retry", ID),
+        ("sub", "grant", ID, "--attempts", "1"),
+    ],
     ids=" ".join,
 )
 def test_an_operations_key_is_told_before_anything_is_sent_unless_it_was_given(arguments: tuple[str, ...]) -> None:
