@@ -26,7 +26,7 @@ from orbit.server.serve import listener, server
 from orbit.server.wake import Wake
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from typing import Self
 
     from starlette.applications import Starlette
@@ -159,8 +159,10 @@ async def api(node: Node, credentials: dict[str, Any]) -> AsyncIterator[Api]:
 class NodeProcess:
     """A real `orbit serve`. `start` returns when it listens; leaving the context kills what is still there."""
 
-    def __init__(self, dsn: DSN, *, lanes: int = 4) -> None:
+    def __init__(self, dsn: DSN, *, lanes: int = 4, program: Sequence[str] = (str(ROOT / "cmd" / "orbit"),)) -> None:
+        """`program` is what Python runs, for a node with other limits."""
         self._dsn = dsn
+        self._program = program
         self._lanes = lanes
         self._process: asyncio.subprocess.Process | None = None
         self._log: asyncio.Task[None] | None = None
@@ -187,7 +189,7 @@ class NodeProcess:
         listen = self.base_url.removeprefix("http://") or "127.0.0.1:0"
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *(ROOT / "cmd" / "orbit", "serve", "--listen", listen, "--lanes", str(self._lanes)),
+            *(*self._program, "serve", "--listen", listen, "--lanes", str(self._lanes)),
             env={**os.environ, "PYTHONPATH": str(ROOT), "ORBIT_MYSQL_DSN": self._dsn.render()},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
