@@ -143,7 +143,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 def _sentence(error: Exception) -> str:
     """Say which side failed, and which setting to look at where the failure tells."""
     if isinstance(error, DatabaseError):
-        hint = "; check account, privileges and TLS" if error.kind is Kind.CONFIGURATION else ""
+        hint = "; check account, privileges, TLS and the server's settings" if error.kind is Kind.CONFIGURATION else ""
         return f"{error}, from the database of ORBIT_RECEIVER_DSN{hint}"
     if isinstance(error, HTTPError):
         look_at = _HINTS.get(error.status)

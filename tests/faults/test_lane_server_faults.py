@@ -299,7 +299,7 @@ async def test_too_many_connections_are_a_matter_of_waiting(
     assert (caught.value.errno, caught.value.kind, caught.value.stage) == (1203, Kind.BACK_OFF, Stage.OPENING)
 
 
-async def test_a_statement_larger_than_the_server_takes_is_a_matter_of_its_data(
+async def test_a_statement_larger_than_the_server_takes_is_a_matter_of_the_servers_settings(
     bench: LaneBench, settings: Callable[[str, Any], None]
 ) -> None:
     settings("max_allowed_packet", 1024 * 1024)
@@ -311,7 +311,7 @@ async def test_a_statement_larger_than_the_server_takes_is_a_matter_of_its_data(
 
     with pytest.raises(NotCommitted) as caught:
         await lane.run(work, budget_s=BUDGET_S)
-    assert (caught.value.errno, caught.value.kind) == (1153, Kind.DATA)
+    assert (caught.value.errno, caught.value.kind) == (1153, Kind.CONFIGURATION)
     assert lane.tally.dropped == 1
     await lane.run(inserting("b"), budget_s=BUDGET_S)
     assert bench.ids() == ["b"]

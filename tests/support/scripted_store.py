@@ -16,7 +16,8 @@ LOCKED = NotCommitted(1205, Kind.RETRY, Stage.WORKING)
 REFUSED = NotCommitted(2003, Kind.RECONNECT, Stage.OPENING)
 SILENT = NotCommitted(None, Kind.RECONNECT, Stage.OPENING, "no answer in time")
 DENIED = NotCommitted(1142, Kind.CONFIGURATION, Stage.WORKING)
-TOO_LARGE = NotCommitted(1153, Kind.DATA, Stage.WORKING)
+LOWERED = NotCommitted(1153, Kind.CONFIGURATION, Stage.WORKING)
+TOO_LONG = NotCommitted(1406, Kind.DATA, Stage.WORKING)
 
 
 class Scripted:

@@ -77,7 +77,7 @@ WORKING = {
     1142: (_CONFIGURATION, True),
     1143: (_CONFIGURATION, True),
     1146: (_DEFECT, True),
-    1153: (_DATA, False),
+    1153: (_CONFIGURATION, False),
     1197: (_BACK_OFF, True),
     1205: (_RETRY, True),
     1206: (_RETRY, True),

@@ -17,7 +17,7 @@ from receiver.outage import Outage
 from receiver.outcome import Applied, EventConflict, EventRefused, Outcome, VersionConflict
 from receiver.settle import Undecided
 from tests.support.events import QUEUE, TASK, an_event, an_id
-from tests.support.scripted_store import DENIED, DOUBT, REFUSED, SILENT, TOO_LARGE, Scripted
+from tests.support.scripted_store import DENIED, DOUBT, LOWERED, REFUSED, SILENT, TOO_LONG, Scripted
 
 if TYPE_CHECKING:
     from receiver.store import Store
@@ -89,10 +89,10 @@ async def test_a_stored_event_returns_and_has_one_line(answers: list[Applied | E
             {"reason": f"version 5 of task {TASK} came from another event than {an_id(1)}"},
         ),
         (
-            [TOO_LARGE],
+            [TOO_LONG],
             "invalid",
             "error",
-            {"failure": "NotCommitted", "errno": 1153, "kind": "data", "reason": None, "paused": False},
+            {"failure": "NotCommitted", "errno": 1406, "kind": "data", "reason": None, "paused": False},
         ),
     ],
 )
@@ -114,6 +114,7 @@ async def test_a_refused_event_raises_and_is_said_loudly(
         ([REFUSED] * 3, "unavailable", {"errno": 2003, "kind": "reconnect", "reason": None}),
         ([SILENT] * 3, "unavailable", {"errno": None, "kind": "reconnect", "reason": "no answer in time"}),
         ([DENIED], "unavailable", {"errno": 1142, "kind": "configuration", "reason": None}),
+        ([LOWERED], "unavailable", {"errno": 1153, "kind": "configuration", "reason": None}),
         ([DOUBT, DENIED], "unconfirmed", {"errno": 1142, "kind": "configuration", "reason": None}),
     ],
 )

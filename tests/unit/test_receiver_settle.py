@@ -11,7 +11,7 @@ import pytest
 from receiver.outcome import Applied, EventConflict, Outcome
 from receiver.settle import Undecided, settle
 from tests.support.events import an_event
-from tests.support.scripted_store import DENIED, DOUBT, LOCKED, REFUSED, TOO_LARGE, Scripted
+from tests.support.scripted_store import DENIED, DOUBT, LOCKED, LOWERED, REFUSED, TOO_LONG, Scripted
 
 if TYPE_CHECKING:
     from receiver.store import Store
@@ -54,7 +54,8 @@ async def test_an_event_is_tried_again_until_it_is_decided(failures: list[Except
     [
         ([REFUSED, REFUSED, REFUSED], Outcome.UNAVAILABLE, True),
         ([DENIED], Outcome.UNAVAILABLE, True),
-        ([TOO_LARGE], Outcome.INVALID, False),
+        ([LOWERED], Outcome.UNAVAILABLE, True),
+        ([TOO_LONG], Outcome.INVALID, False),
         ([DOUBT, REFUSED, REFUSED], Outcome.UNCONFIRMED, True),
         ([DOUBT, DENIED], Outcome.UNCONFIRMED, True),
     ],
