@@ -92,6 +92,8 @@ RECEIPT_OF_REPORT: Final = compile_statement(
         worker_receipts.c.attempt_id == bindparam("attempt_id"),
         worker_receipts.c.report_sha256 == bindparam("report_sha256"),
     )
+    # Of those that say APPLIED before those that say EVIDENCE_ONLY: a report may have come too early the first time.
+    .order_by(func.json_value(worker_receipts.c.receipt, literal_column("'$.disposition'")))
     .limit(literal_column("1"))
 )
 INSERT_RECEIPT: Final = compile_statement(

@@ -326,7 +326,7 @@ concurrency_permits: Final = Table(
     **_TABLE,
 )
 queue_starts: Final = Table(
-    # Starts that were allowed, by window; the sweeper removes windows that are long over.
+    # Starts that were allowed, by window; the first start of a window removes those that are long over.
     "queue_starts",
     metadata,
     _id("queue_id", primary_key=True),

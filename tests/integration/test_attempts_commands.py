@@ -332,6 +332,24 @@ async def test_a_report_before_the_start_is_evidence(shop: Workshop, hand: Hand)
     assert (await shop.task(task_id))["state"] == "LEASED"
 
 
+async def test_what_was_said_too_early_counts_when_it_is_said_again_after_the_start(shop: Workshop, hand: Hand) -> None:
+    task_id = await shop.submit()
+    attempt = await hand.take()
+    early_id = new_id()
+    early = await hand.finish(attempt, message_id=early_id)
+    await hand.start(attempt)
+
+    applied = await hand.finish(attempt)
+
+    assert (early.disposition, applied.disposition) == (Disposition.EVIDENCE_ONLY, Disposition.APPLIED)
+    assert (await shop.task(task_id))["state"] == "SUCCEEDED"
+    # Each message keeps its receipt; a new one gets that of the report that was applied.
+    assert (await hand.finish(attempt, message_id=early_id)).receipt == early.receipt
+    for _ in range(3):
+        assert (await hand.finish(attempt)).receipt == applied.receipt
+    assert len(await shop.table("evidence", attempt_id=attempt.attempt_id)) == 1
+
+
 async def test_no_more_than_four_late_reports_of_an_attempt_are_kept(shop: Workshop, hand: Hand) -> None:
     await shop.submit()
     attempt = await hand.take()

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from orbit.protocol.attempt_v1 import Attempt, CommandResult, Disposition, Finish, Outcome
 from orbit.protocol.errors import ApiError, ErrorCode
@@ -74,6 +81,17 @@ class Machine(RuleBasedStateMachine):
             met.add(refusal.code.value)
             return None
 
+    @initialize()
+    def open_in_the_middle(self) -> None:
+        """What random steps seldom come to: a task that waits with an uncertain effect, one that runs on though it is
+        to end."""
+        for _ in range(2):
+            self.submit(attempts=3, idempotent=True)
+        self.claim(worker=0, start=True)
+        (_, doubtful), (_, unwanted) = self.attempts
+        self.tell(0, new_id(), report(doubtful, Outcome.UNKNOWN))
+        self.run(cancel.cancel(self.shop.platform, self.shop.caller, unwanted.task_id))
+
     @precondition(lambda self: len(self.tasks) < MOST_TASKS)
     @rule(attempts=st.sampled_from([3, 2, 1]), idempotent=st.sampled_from([True, True, False]))
     def submit(self, attempts: int, idempotent: bool) -> None:
@@ -125,22 +143,49 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.told)
     @rule(which=WHICH, anew=st.booleans())
     def repeat(self, which: int, anew: bool) -> None:
-        """The same report again, under its own message id or a new one: the first receipt, always."""
+        """The same report again: its message's first receipt, or under a new message id what `tell` says."""
         worker, message_id, finish, first = self.told[which % len(self.told)]
-        again = self.run(self.hands[worker].tell(finish, new_id() if anew else message_id))
+        met.add("repeated")
+        if anew:
+            self.tell(worker, new_id(), finish)
+            return
+        again = self.run(self.hands[worker].tell(finish, message_id))
         assert again.receipt == first.receipt
         assert not again.lease.active or first.disposition is Disposition.EVIDENCE_ONLY
-        met.add("repeated")
+
+    @precondition(lambda self: self.active_where("effect_uncertain"))
+    @rule(which=WHICH)
+    def succeed(self, which: int) -> None:
+        """An attempt of a task with an uncertain effect brings it to its end."""
+        self.bring(self.active_where("effect_uncertain"), which, Outcome.SUCCEEDED)
+
+    @precondition(lambda self: self.active_where("cancel_requested_at"))
+    @rule(which=WHICH)
+    def heed(self, which: int) -> None:
+        """An attempt of a task whose cancellation was asked for stops."""
+        self.bring(self.active_where("cancel_requested_at"), which, Outcome.CANCELLED)
+
+    def active_where(self, column: str) -> list[tuple[int, Attempt]]:
+        """Attempts that may act, of tasks that have something in this column."""
+        return [(worker, one) for worker, one in self.active if self.before[one.task_id][column]]
+
+    def bring(self, among: list[tuple[int, Attempt]], which: int, outcome: Outcome) -> None:
+        """Start one of the attempts, if it was not, and report."""
+        worker, attempt = among[which % len(among)]
+        self.allowed(self.hands[worker].start(attempt), ErrorCode.STATE_CONFLICT)
+        self.tell(worker, new_id(), report(attempt, outcome, result="4"))
 
     def tell(self, worker: int, message_id: str, finish: Finish) -> None:
+        """Report. A report that was applied has its receipt for good; one that was not may count later."""
         known = [one for _, _, told, one in self.told if told == finish]
         answer = self.allowed(
             self.hands[worker].tell(finish, message_id), ErrorCode.STATE_CONFLICT, ErrorCode.RESOURCE_EXHAUSTED
         )
         if answer is None:
             return
-        if known:
-            assert answer.receipt == known[0].receipt
+        applied = [one for one in known if one.disposition is Disposition.APPLIED]
+        if applied or (known and answer.disposition is Disposition.EVIDENCE_ONLY):
+            assert answer.receipt == (applied or known)[0].receipt
         met.add(f"{finish.outcome} {answer.disposition}")
         self.told.append((worker, message_id, finish, answer))
 

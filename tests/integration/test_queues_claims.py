@@ -367,8 +367,11 @@ async def test_keyed_tasks_that_have_to_wait_hide_no_others(shop: Workshop) -> N
         await shop.submit(concurrency_key="printer", priority=9)
     free = await shop.submit()
     hand = await shop.hire(concurrency_keys=True)
-    assert len(await hand.claim()) == 1
+    found = await hand.ask()
+    # It is worth asking again: as many were found as were asked for.
+    assert (len(found.assignments), found.then) == (1, Next.AT_ONCE)
     assert await claimed(hand) == [free]
+    assert (await hand.ask()).then is Next.LATER
 
 
 async def test_claims_of_one_key_at_once_grant_it_once(shop: Workshop, second: Platform) -> None:
@@ -431,6 +434,22 @@ async def test_a_new_window_forgets_the_old_ones(shop: Workshop) -> None:
     await hand.run()
 
     assert [row["starts"] for row in await shop.table("queue_starts", queue_id=shop.queue_id)] == [1]
+
+
+async def test_a_window_is_kept_for_starts_that_read_the_clock_before_it_ended(shop: Workshop) -> None:
+    await shop.submit()
+    await shop.submit()
+    hand = await shop.hire()
+    first, second = [one.attempt for one in await hand.claim()]
+    await limit(shop, start_limit=1, start_window_ms=86_400_000)
+    await hand.start(first)
+    await shop.sql(
+        "UPDATE queue_starts SET window_start = window_start - INTERVAL 4 SECOND WHERE queue_id = :id", id=shop.queue_id
+    )
+
+    await hand.start(second)
+
+    assert [row["starts"] for row in await shop.table("queue_starts", queue_id=shop.queue_id)] == [1, 1]
 
 
 async def test_starts_at_once_pass_no_limit(shop: Workshop, second: Platform) -> None:

@@ -11,7 +11,7 @@ After CommitUnconfirmed, or a cancellation, the same message again settles what 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from orbit.protocol.attempt_v1 import (
@@ -60,7 +60,7 @@ async def start(platform: Platform, session: Session, message_id: str, attempt: 
         if receipt is not None:
             return _result(receipt, row), frozenset()
         grant = authority.start(_standing(row), platform.limits.task_lease_s, row["attempt_timeout_ms"])
-        await _count_start(tx, session, row["now"])
+        await _count_start(tx, session, row["now"], platform.limits.transaction_s)
         task = await ledger.write(row, decide_task.start(attempt.attempt_id))
         assert grant.timeout_at is not None
         await tx.execute(
@@ -110,8 +110,8 @@ async def finish(platform: Platform, session: Session, message_id: str, report: 
     """Record what the worker says became of its attempt.
 
     With authority it ends the attempt and decides the task: APPLIED. Without, it is kept as evidence and changes
-    nothing: EVIDENCE_ONLY. The same report under another message id gets the first one's receipt, also after the task
-    has moved on.
+    nothing: EVIDENCE_ONLY. The same report under another message id gets the receipt of the one that was applied, or
+    else of the first, also after the task has moved on.
 
     Raises ApiError: INVALID_ARGUMENT for numbers out of bounds, NOT_FOUND, INVALID_PROOF, SESSION_FENCED,
     IDEMPOTENCY_CONFLICT, STATE_CONFLICT for CANCELLED when nobody asked for it, RESOURCE_EXHAUSTED for one late report
@@ -126,15 +126,14 @@ async def finish(platform: Platform, session: Session, message_id: str, report: 
         receipt = await known(tx, command)
         if receipt is not None:
             return _result(receipt, row), frozenset()
-        receipt = await reported(tx, command)
-        if receipt is not None:
-            # From now on this message, too, stands for what it said.
-            await record(tx, command, receipt)
-            return _result(receipt, row), frozenset()
         if _standing(row).may_report:
+            # What was said before the start, and kept as evidence, does not stand in the way of what counts now.
             receipt = await _apply(tx, ledger, command, row, report)
         else:
-            receipt = await _keep(tx, command, row, report, platform.limits.evidence_per_attempt)
+            receipt = await reported(tx, command)
+            if receipt is None:
+                receipt = await _keep(tx, command, row, report, platform.limits.evidence_per_attempt)
+        # From now on this message, too, stands for what it said.
         await record(tx, command, receipt)
         return _result(receipt, row), ledger.woken
 
@@ -184,10 +183,11 @@ def _standing(row: Row) -> Standing:
     )
 
 
-async def _count_start(tx: Transaction, session: Session, now: datetime) -> None:
+async def _count_start(tx: Transaction, session: Session, now: datetime, transaction_s: float) -> None:
     """Count a start in its window. Raises ApiError RATE_LIMITED when the window has had its starts.
 
-    Starts of one window follow one another at its row's lock.
+    Starts of one window follow one another at its row's lock. One that read the clock before it waited for a lock, at
+    most `transaction_s` ago, still finds its window's count: what is forgotten is older.
     """
     limits = await tx.fetch_one(sql.START_LIMIT, {"queue_id": session.queue_id})
     assert limits is not None, "the ledger holds the queue's row"
@@ -201,7 +201,8 @@ async def _count_start(tx: Transaction, session: Session, now: datetime) -> None
     if counted[0] > limit:
         raise ApiError(ErrorCode.RATE_LIMITED, "the queue has had its starts of this window")
     if counted[0] == 1:
-        await tx.execute(sql.FORGET_WINDOWS, window)
+        oldest = window["window_start"] - timedelta(seconds=transaction_s)
+        await tx.execute(sql.FORGET_WINDOWS, window | {"window_start": oldest})
 
 
 async def _apply(tx: Transaction, ledger: Ledger, command: Command, row: Row, report: Finish) -> Receipt:

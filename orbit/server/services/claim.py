@@ -125,7 +125,9 @@ class _Claim:
         if not rows:
             return Claimed(then=Next.SOON)
         assignments = [await self._lease(row, permit) for row, permit in await self._permitted(rows)]
-        return Claimed(assignments, Next.AT_ONCE if len(assignments) == batch else Next.LATER)
+        # As many candidates as were asked for: behind those of a key that is now taken there may be others.
+        more = len(assignments) == batch or len(candidates) == batch + self.platform.limits.claim_batch
+        return Claimed(assignments, Next.AT_ONCE if assignments and more else Next.LATER)
 
     async def _room(self) -> int:
         """How many tasks may be claimed, by the worker's capacity and the queue's limits, under their locks."""
