@@ -14,34 +14,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from orbit.protocol.errors import ErrorCode, InvalidValue, ProtocolError
+from orbit.protocol.errors import ErrorCode, InvalidValue
 from orbit.protocol.frame import ACK, ERROR, MESSAGE_LENGTH_MAX, Direction, Frame, WireError, decode, encode
 from orbit.protocol.limits import Limits
-from orbit.protocol.phases import TRANSITIONS, Kind, Phase
+from orbit.protocol.phases import Kind, Phase
+from orbit.protocol.session_end import (
+    CannotSend,
+    DuplicateRequest,
+    NotOpen,
+    Pending,
+    SessionBusy,
+    SessionEnd,
+    UnexpectedFrame,
+)
 from orbit.protocol.values import new_id, parse_id
 from orbit.protocol.vocabulary import Body, Request, Vocabulary
 
 _SEQUENCE: Final = "body.sequence"
-
-
-class UnexpectedFrame(ProtocolError):
-    """A well-formed frame that the conversation does not allow here; the connection cannot go on."""
-
-
-class CannotSend(Exception):
-    """A frame that this end must not send now; nothing was sent and the session is unchanged."""
-
-
-class NotOpen(CannotSend):
-    """The phase does not allow it."""
-
-
-class SessionBusy(CannotSend):
-    """As many requests as allowed are in flight already."""
-
-
-class DuplicateRequest(CannotSend):
-    """A request with this message id is in flight already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,83 +103,7 @@ class Invalid:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """A request that has no answer yet; `body` is None when it was invalid."""
-
-    type: str
-    exchange: Request
-    body: Any
-
-
-class _Session:
-    """What both ends keep: phase, session id, requests in flight, the last capacity."""
-
-    def __init__(self, vocabulary: Vocabulary, limits: Limits | None = None) -> None:
-        self.vocabulary = vocabulary
-        self.limits = limits or Limits()
-        self.phase = Phase.GREETING
-        self.session_id: str | None = None
-        self._pending: dict[str, _Pending] = {}
-        self._greeted_with: Any = None
-        self._last_capacity: Any = None
-
-    @property
-    def in_flight(self) -> int:
-        """How many requests have no answer yet."""
-        return len(self._pending)
-
-    def lost(self) -> tuple[str, ...]:
-        """Close after the connection is gone; return the ids of unanswered requests, oldest first, hello included.
-
-        Their fate is open: the other end may or may not have acted on them. A second call returns nothing.
-        """
-        self.phase = Phase.CLOSED
-        open_ids = tuple(self._pending)
-        self._pending.clear()
-        return open_ids
-
-    def _allows(self, kind: Kind) -> bool:
-        return kind in TRANSITIONS[self.phase]
-
-    def _advance(self, kind: Kind) -> None:
-        self.phase = TRANSITIONS[self.phase][kind]
-
-    def _require(self, kind: Kind) -> None:
-        """Refuse to send what the phase does not allow."""
-        if not self._allows(kind):
-            raise NotOpen(f"{kind} is not allowed in phase {self.phase}")
-
-    def _expect(self, kind: Kind) -> None:
-        """Refuse to accept what the phase does not allow."""
-        if not self._allows(kind):
-            raise UnexpectedFrame(f"{kind} is not allowed in phase {self.phase}")
-
-    def _check_session(self, frame: Frame) -> None:
-        if frame.session_id is None or frame.session_id != self.session_id:
-            raise UnexpectedFrame("session_id is not this session's")
-
-    def _answer_kind(self, pending: _Pending) -> Kind:
-        if pending.type == self.vocabulary.hello:
-            return Kind.WELCOME
-        return Kind.CONFIRMATION if pending.type == self.vocabulary.capacity else Kind.ACK
-
-    def _refusal_kind(self, pending: _Pending) -> Kind:
-        return Kind.FATAL if pending.type == self.vocabulary.hello else Kind.REFUSAL
-
-    def _sequence_fault(self, body: Any) -> tuple[ErrorCode, str] | None:
-        """Return why a capacity may not follow the last one, or None (seed worker-sdk section 3)."""
-        last = self._last_capacity
-        if last is None:
-            return None if body.sequence == 1 else (ErrorCode.INVALID_ARGUMENT, "must start at 1")
-        if body.sequence < last.sequence:
-            return ErrorCode.STATE_CONFLICT, "must not go back"
-        if body.sequence == last.sequence and body != last:
-            return ErrorCode.IDEMPOTENCY_CONFLICT, "was used with other content"
-        return None
-
-
-class ClientSession(_Session):
+class ClientSession(SessionEnd):
     """The client's end. It ignores undeclared members of server frames: an older client may meet a newer server."""
 
     def hello(self, body: Body, message_id: str) -> bytes:
@@ -249,7 +162,7 @@ class ClientSession(_Session):
         exchange.body.parse(wire)
         frame = Frame(type=name, message_id=parse_id(message_id, "message_id"), session_id=self.session_id, body=wire)
         data = encode(frame, limits=self.limits)
-        self._pending[message_id] = _Pending(name, exchange, body)
+        self._pending[message_id] = Pending(name, exchange, body)
         return data
 
     def _take_answer(self, frame: Frame) -> Welcomed | Reply:
@@ -290,14 +203,14 @@ class ClientSession(_Session):
             return Ended(frame.error.code, frame.error.message)
         return Refused(answered, pending.type, frame.error.code, frame.error.message)
 
-    def _answered(self, frame: Frame) -> tuple[str, _Pending]:
+    def _answered(self, frame: Frame) -> tuple[str, Pending]:
         pending = self._pending.get(frame.reply_to) if frame.reply_to is not None else None
         if frame.reply_to is None or pending is None:
             raise UnexpectedFrame("reply_to names no request in flight")
         return frame.reply_to, pending
 
 
-class ServerSession(_Session):
+class ServerSession(SessionEnd):
     """The server's end. It refuses whatever is not declared."""
 
     def __init__(
@@ -326,7 +239,7 @@ class ServerSession(_Session):
                 fault = conflict[0], f"{_SEQUENCE}: {conflict[1]}"
             else:
                 self._last_capacity = body
-        self._pending[frame.message_id] = _Pending(frame.type, exchange, None if fault else body)
+        self._pending[frame.message_id] = Pending(frame.type, exchange, None if fault else body)
         if fault:
             return Invalid(frame.message_id, frame.type, *fault)
         if frame.type == self.vocabulary.hello:
@@ -398,7 +311,7 @@ class ServerSession(_Session):
         self._advance(Kind.FATAL)
         return data
 
-    def _find(self, message_id: str) -> _Pending:
+    def _find(self, message_id: str) -> Pending:
         pending = self._pending.get(message_id)
         if pending is None:
             raise CannotSend(f"request {message_id} is not in flight")

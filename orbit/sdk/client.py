@@ -8,14 +8,12 @@ from types import TracebackType
 from typing import Self
 
 from orbit.protocol.errors import InvalidValue
+from orbit.protocol.history_v1 import AttemptPage, AuditPage, EventPage
 from orbit.protocol.http_v1 import (
-    AttemptPage,
-    AuditPage,
     CancelTask,
     CreateSubscription,
     Delivery,
     DeliveryPage,
-    EventPage,
     GrantAttempts,
     Queue,
     QueueLimits,

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec import UNSET, Raw
 
-from orbit.protocol.http_v1 import AttemptRecord, RecoverySafety, RetryPolicy, SubmitTask, Task, TaskAccepted, TaskState
+from orbit.protocol.history_v1 import AttemptRecord
+from orbit.protocol.http_v1 import RecoverySafety, RetryPolicy, SubmitTask, Task, TaskAccepted, TaskState
 from orbit.protocol.limits import Limits
 from orbit.protocol.values import Secret, new_id
 from orbit.sandbox import PLATFORM_PRIVILEGES

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import Raw
 
-from orbit.protocol.http_v1 import AttemptPage
+from orbit.protocol.history_v1 import AttemptPage
 from orbit.sdk import Credentials, OrbitClient
 from tests.support.clients import saved
 

@@ -13,22 +13,18 @@ from orbit.protocol.errors import ErrorCode, InvalidJSON, InvalidValue, Protocol
 from orbit.protocol.limits import Limits
 from orbit.protocol.phases import TRANSITIONS, Kind, Phase
 from orbit.protocol.session import (
-    CannotSend,
     ClientSession,
-    DuplicateRequest,
     Ended,
     Hello,
     Invalid,
-    NotOpen,
     Push,
     Refused,
     Reply,
     Requested,
     ServerSession,
-    SessionBusy,
-    UnexpectedFrame,
     Welcomed,
 )
+from orbit.protocol.session_end import CannotSend, DuplicateRequest, NotOpen, SessionBusy, UnexpectedFrame
 from tests.support.conversations import (
     NOW,
     SECRET,

@@ -21,21 +21,8 @@ from orbit.protocol import events_v1
 from orbit.protocol.errors import ErrorCode
 from orbit.protocol.limits import Limits
 from orbit.protocol.phases import Phase
-from orbit.protocol.session import (
-    CannotSend,
-    ClientSession,
-    DuplicateRequest,
-    Ended,
-    Hello,
-    NotOpen,
-    Push,
-    Refused,
-    Reply,
-    Requested,
-    ServerSession,
-    SessionBusy,
-    Welcomed,
-)
+from orbit.protocol.session import ClientSession, Ended, Hello, Push, Refused, Reply, Requested, ServerSession, Welcomed
+from orbit.protocol.session_end import CannotSend, DuplicateRequest, NotOpen, SessionBusy
 from tests.support.conversations import SESSION, ack, answer_to, capacity, delivery, hello, ident, release, welcome
 
 IN_FLIGHT = 4

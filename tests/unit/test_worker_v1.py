@@ -16,20 +16,8 @@ from orbit.protocol.errors import ErrorCode, InvalidValue
 from orbit.protocol.frame import ACK
 from orbit.protocol.limits import Limits
 from orbit.protocol.phases import Phase
-from orbit.protocol.session import (
-    ClientSession,
-    DuplicateRequest,
-    Ended,
-    Hello,
-    Invalid,
-    NotOpen,
-    Push,
-    Refused,
-    Requested,
-    ServerSession,
-    SessionBusy,
-    UnexpectedFrame,
-)
+from orbit.protocol.session import ClientSession, Ended, Hello, Invalid, Push, Refused, Requested, ServerSession
+from orbit.protocol.session_end import DuplicateRequest, NotOpen, SessionBusy, UnexpectedFrame
 from orbit.protocol.strict_json import canonical, parse
 from orbit.protocol.values import Secret
 from tests.support.worker_conversations import (

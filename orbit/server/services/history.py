@@ -10,7 +10,7 @@ from sqlalchemy import ColumnClause, bindparam, func, literal_column, select
 from orbit.mysql.statement import compile_statement
 from orbit.protocol.attempt_v1 import AttemptState
 from orbit.protocol.errors import InvalidValue
-from orbit.protocol.http_v1 import AttemptPage, AttemptRecord, EvidenceRecord
+from orbit.protocol.history_v1 import AttemptPage, AttemptRecord, EvidenceRecord
 from orbit.protocol.values import format_time
 from orbit.server.services import tasks as task_service
 from orbit.server.tables import attempts, evidence, tasks

@@ -11,15 +11,8 @@ from sqlalchemy import bindparam, or_, select
 
 from orbit.mysql.statement import compile_statement
 from orbit.protocol.errors import InvalidValue
-from orbit.protocol.http_v1 import (
-    AuditEntry,
-    AuditPage,
-    EventPage,
-    RecoverySafety,
-    TaskPage,
-    TaskState,
-    TaskSummary,
-)
+from orbit.protocol.history_v1 import AuditEntry, AuditPage, EventPage
+from orbit.protocol.http_v1 import RecoverySafety, TaskPage, TaskState, TaskSummary
 from orbit.protocol.values import format_time
 from orbit.server.services import tasks as task_service
 from orbit.server.tables import audit, events, tasks

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from orbit.protocol.errors import ErrorCode, InvalidValue
+from orbit.protocol.history_v1 import AttemptPage, AuditPage, EventPage
 from orbit.protocol.http_v1 import (
-    AttemptPage,
-    AuditPage,
     CancelTask,
-    EventPage,
     ResolveTask,
     RetryTask,
     SubmitTask,
