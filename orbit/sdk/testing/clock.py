@@ -37,7 +37,11 @@ class FakeClock:
         await sleeper
 
     async def advance(self, seconds: float, *, turns: int = 20) -> None:
-        """Let time pass; who sleeps until a moment in it wakes then, in order, and has `turns` turns of the loop."""
+        """Let time pass; who sleeps until a moment in it wakes then, in order, and has `turns` turns of the loop.
+
+        Tasks that have just been made get their turns first, so that they sleep from the time before.
+        """
+        await _turns(turns)
         until = self._now + seconds
         while self._sleepers and self._sleepers[0][0] <= until:
             moment, _, sleeper = heapq.heappop(self._sleepers)
