@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -244,12 +243,10 @@ async def test_stopping_twice_keeps_the_earlier_end() -> None:
             running = asyncio.create_task(consumer.run())
             orbit.emit()
             await counted(consumer, lambda counts: counts.running == 1)
-            began = time.monotonic()
             first = asyncio.create_task(consumer.stop(3600.0))
             second = asyncio.create_task(consumer.stop(0.1))
             third = asyncio.create_task(consumer.stop(3600.0))
             await asyncio.wait_for(asyncio.gather(first, second, third, running), WAIT_S)
-            assert time.monotonic() - began < WAIT_S
         assert len(script.cancelled) == 1
 
 
