@@ -560,3 +560,13 @@ async def explained(shop: Workshop, statement: Statement, parameters: dict[str, 
     )
     found = await shop.platform.pool.read(work, budget_s=BUDGET_S)
     return [dict(zip(names, row, strict=True)) for row in found]
+
+
+async def test_an_idle_worker_asks_without_a_commit(shop: Workshop) -> None:
+    task_id = await shop.submit()
+    await waited(shop, task_id, -60)
+    hand = await shop.hire()
+    before = replace(shop.platform.pool.tally)
+    for _ in range(3):
+        assert (await hand.ask()).assignments == ()
+    assert shop.platform.pool.tally == before
