@@ -7,17 +7,20 @@ import json
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from structlog.testing import capture_logs
+
 from orbit.mysql.statement import Statement
 from orbit.protocol.limits import Limits
 from orbit.protocol.session import Ended
 from orbit.protocol.values import new_id
 from tests.support.events_client import DEADLINE_S, Closed, EventsClient, Refusal, event_of, socket
 from tests.support.platform import Api, Node, running_node
+from tests.support.rows import rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    import pytest
     from websockets.asyncio.client import ClientConnection
 
     from orbit.mysql.dsn import DSN
@@ -128,6 +131,51 @@ async def test_a_delivery_that_no_frame_can_hold_spends_its_attempts_and_lets_it
             assert passed == [one, other]
             page = (await api.http.get(f"/v1/subscriptions/{subscription}/deliveries")).json()
             assert [(row["state"], row["attempts"]) for row in page["deliveries"]] == [("LEASED", 1)] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a":1,}', "body.event: invalid JSON at byte 7: a member name is missing"),
+        ('{"a":1,"a":1}', "body.event: invalid JSON at byte 7: a member name occurs twice in an object"),
+        (r'{"a":"\ud800"}', "body.event: invalid JSON at byte 6: half of a surrogate pair"),
+        ('{"a":' + "[" * 30 + "]" * 30 + "}", "body.event: invalid JSON at byte 34: nested more than 30 levels deep"),
+        # Read on a thread.
+        ('{"a":"' + "x" * 40_000 + '",}', "body.event: invalid JSON at byte 40008: a member name is missing"),
+        ("7", "body.event: must be an object"),
+    ],
+    ids=["comma", "twice", "surrogate", "deep", "large", "number"],
+)
+async def test_an_event_that_was_broken_by_hand_spends_its_attempts_and_lets_its_neighbours_pass(
+    platform_dsn: DSN, credentials: dict[str, Any], text: str, reason: str
+) -> None:
+    async with node_with(platform_dsn, credentials, Limits()) as (node, api, subscription):
+        one, broken, other = [(await api.submit()).json()["task"]["task_id"] for _ in range(3)]
+        await rows(node, "UPDATE events SET event = :text WHERE task_id = :task_id", text=text, task_id=broken)
+        with capture_logs() as logs:
+            async with EventsClient.open(node.base_url, credentials["token"], subscription) as client:
+                await client.capacity(3)
+                passed = [event_of(await client.delivery())["task_id"] for _ in range(2)]
+                # The connection is as good as before.
+                await client.capacity(3)
+
+        assert passed == [one, other]
+        assert [line["reason"] for line in logs if line["event"] == "delivery cannot be sent"] == [reason]
+        page = (await api.http.get(f"/v1/subscriptions/{subscription}/deliveries")).json()
+        assert [(row["state"], row["attempts"]) for row in page["deliveries"]] == [("LEASED", 1)] * 3
+
+
+async def test_an_event_as_deep_as_a_frame_can_hold_is_delivered(
+    platform_dsn: DSN, credentials: dict[str, Any]
+) -> None:
+    async with node_with(platform_dsn, credentials, Limits()) as (node, api, subscription):
+        task = (await api.submit()).json()["task"]["task_id"]
+        deepest = '{"deep":' + "[" * 29 + "]" * 29 + ","
+        await change(node, f"UPDATE events SET event = CONCAT('{deepest}', SUBSTR(event, 2)) WHERE task_id = '{task}'")
+        async with EventsClient.open(node.base_url, credentials["token"], subscription) as client:
+            await client.capacity(1)
+
+            assert "deep" in event_of(await client.delivery())
 
 
 async def test_a_draining_node_leases_nothing_more_and_still_takes_acknowledgements(

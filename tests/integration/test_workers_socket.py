@@ -389,6 +389,20 @@ async def test_the_largest_payload_fits_into_an_assignment(api: Api, node: Node,
         assert (assignment.task.task_id, assignment.task.payload) == (task_id, payload)
 
 
+async def test_a_payload_that_was_broken_by_hand_costs_its_own_task_only(api: Api, node: Node, token: str) -> None:
+    broken, other = await submit(api), await submit(api)
+    await rows(node, "UPDATE tasks SET payload = :payload WHERE task_id = :task_id", payload='{"a":}', task_id=broken)
+    with capture_logs() as logs:
+        async with opened(node, token, registration(api.queue_id), capacity=2) as worker:
+            assignment = await worker.assignment()
+            await worker.start(assignment.attempt)
+
+    assert assignment.task.task_id == other
+    assert [(line["task_id"], line["reason"]) for line in logs if line["event"] == "task cannot be sent"] == [
+        (broken, "body.task.payload: invalid JSON at byte 5: a value is missing")
+    ]
+
+
 async def test_the_largest_result_reaches_the_task(api: Api, node: Node, token: str) -> None:
     task_id = await submit(api)
     result = '"' + "ä" * (128 * 1024 - 1) + '"'

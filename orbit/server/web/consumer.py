@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Raw
+
 from orbit.mysql.errors import DatabaseError
 from orbit.protocol.errors import ErrorCode, InvalidValue
 from orbit.protocol.events_v1 import Ack, Capacity, Release, Verdicts, Welcome
 from orbit.runtime.logs import get_logger
 from orbit.server.services import deliveries
 from orbit.server.wake import subscription_key
+from orbit.server.web.spliced import check_spliced
 
 if TYPE_CHECKING:
     from orbit.protocol.events_v1 import Delivery, Hello
@@ -118,6 +121,8 @@ class Consumer:
 
     async def _deliver(self, one: Delivery, push: Push) -> None:
         try:
+            assert isinstance(one.event, Raw), "a claim gives the frozen text"
+            await check_spliced(one.event, "body.event", self._platform.limits)
             await push(DELIVER, one)
         except InvalidValue as error:
             # No frame can hold it: it spends its attempts and ends EXPIRED, in sight, and its neighbours go on.

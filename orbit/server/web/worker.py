@@ -21,6 +21,7 @@ from orbit.runtime.logs import get_logger
 from orbit.server.services import attempts, claim, workers
 from orbit.server.services.claim import Next
 from orbit.server.wake import instance_key, queue_key
+from orbit.server.web.spliced import check_spliced
 
 if TYPE_CHECKING:
     from orbit.protocol.session import Requested
@@ -122,6 +123,7 @@ class Worker:
             if self._session.cancellation_notifications:
                 self._unstarted.add(assignment.attempt.attempt_id)
             try:
+                await check_spliced(assignment.task.payload, "body.task.payload", self._platform.limits)
                 await push(ASSIGN, assignment)
             except InvalidValue as error:
                 # No frame can hold it: its attempts end unstarted, in sight, and its neighbours go on.
