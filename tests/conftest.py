@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from orbit.sandbox import PLATFORM_PRIVILEGES, MySQLServer, mysql_server
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
 pytest_plugins = ("tests.support.platform", "tests.support.sandbox_runs")
 
 _WAY = pytest.StashKey[str]()
+
+# The same examples in every run, and no verdict about the machine's speed.
+hypothesis.settings.register_profile(
+    "suite",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session")
