@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,14 +94,12 @@ async def one_instant(seed: int) -> tuple[int, int]:
                 platform.misbehave(kind, dice.choice(MISDEEDS))
         serving = asyncio.create_task(busy.runner.serve(client, drain_s=GRACE_S))
         await asyncio.sleep(dice.random() * 0.25)
-        begun = time.monotonic()
         os.kill(os.getpid(), signal.SIGTERM)
         if dice.random() < 0.3:
             await asyncio.sleep(dice.random() * 0.02)
             if not serving.done():
                 os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(serving, WAIT_S)
-        assert time.monotonic() - begun < GRACE_S + 1.0
+        await asyncio.wait_for(serving, GRACE_S + 1.0)
         assert leftovers() == []
         check(busy, platform)
         started = busy.runner.counts.started
@@ -135,11 +132,9 @@ async def test_a_lost_report_does_not_keep_a_drain_beyond_its_grace() -> None:
             platform.misbehave("task.finish", Drop())
         serving = asyncio.create_task(busy.runner.serve(client, drain_s=1.0))
         await platform.until(lambda: platform.saw("task.finish") != [])
-        begun = time.monotonic()
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(serving, WAIT_S)
-        # One second, and one for what is cancelled at the very end.
-        assert time.monotonic() - begun < 3.0
+        # One second, and at most two for what is cancelled at the very end.
+        await asyncio.wait_for(serving, 1.0 + 2.0)
         assert busy.runner.counts.abandoned > 0
         assert busy.runner.closing_line.startswith("worker_drained=false")
     assert leftovers() == []

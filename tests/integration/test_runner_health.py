@@ -60,10 +60,9 @@ async def test_a_part_that_dies_alone_makes_the_worker_unhealthy_and_the_next_se
         await platform.until(lambda: platform.saw("worker.capacity") != [])
         await asyncio.sleep(0)
         assert runner.healthy
-        killed_at = time.monotonic()
         part(name).cancel()
-        await until(runner, healthy=False)
-        assert time.monotonic() - killed_at < 2 * BEAT_S
+        async with asyncio.timeout(2 * BEAT_S):
+            await until(runner, healthy=False)
         assert runner.health.reasons == (f"the session's part for {name} has ended alone",)
         dialling.go_on.set()
         assert await ended(platform, platform.submit("h")) == [TaskState.SUCCEEDED]

@@ -87,10 +87,8 @@ async def test_a_halt_ends_in_time_where_handlers_and_platform_do_not_answer() -
         await counted(runner, lambda counts: counts.calling == 1)
         platform.down = True
         platform.cut()
-        begun = asyncio.get_running_loop().time()
-        await asyncio.wait_for(runner.halt(), WAIT_S)
-        # Three seconds, and two for what was cancelled at the very end.
-        assert asyncio.get_running_loop().time() - begun < 7.0
+        # Three seconds, and at most two for what is cancelled at the very end.
+        await asyncio.wait_for(runner.halt(), 3.0 + 2.0 + 2.0)
         await task
         assert runner.closing_line == "worker_drained=false started=1 confirmed=0 running=1"
         assert whole(runner.counts)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,12 +103,9 @@ async def test_a_deadline_comes_when_the_test_says_so() -> None:
 async def test_a_sync_handler_that_does_not_end_is_left_alone() -> None:
     go_on = threading.Event()
     clock = FakeClock()
-    begun = time.monotonic()
-    report = await run_handler(
-        lambda payload: go_on.wait(WAIT_S), deadline_s=5.0, clock=clock, during=lambda _: clock.advance(5.0)
-    )
+    stuck = run_handler(lambda payload: go_on.wait(), deadline_s=5.0, clock=clock, during=lambda _: clock.advance(5.0))
+    report = await asyncio.wait_for(stuck, WAIT_S)
     assert (report.outcome, report.error_code) == (Outcome.UNKNOWN, "EXECUTION_DEADLINE")
-    assert time.monotonic() - begun < WAIT_S / 2
     go_on.set()
 
 
