@@ -36,6 +36,9 @@ $(installed): requirements.lock pyproject.toml
 	@$(venv)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation -e . >&2
 	@touch $@
 
+# Most tests wait for something. Each worker has a MySQL and an event loop of its own; the slow files come first.
+parallel := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
 .PHONY: lint
 lint: $(installed) ## Check style, types and who imports whom
 	@ruff check .
@@ -44,8 +47,8 @@ lint: $(installed) ## Check style, types and who imports whom
 	@lint-imports
 
 .PHONY: test
-test: $(installed) ## Run every test, on a real MySQL
-	@pytest
+test: $(installed) ## Run every test, on a real MySQL; two at a time, each file by one worker
+	@pytest $(parallel)
 
 .PHONY: unit
 unit: $(installed) ## Run the tests that need no database
@@ -53,7 +56,7 @@ unit: $(installed) ## Run the tests that need no database
 
 .PHONY: integration
 integration: $(installed) ## Run the tests with real MySQL, sockets, processes and faults
-	@pytest tests/integration tests/faults
+	@pytest $(parallel) tests/integration tests/faults
 
 .PHONY: demo
 demo: $(installed) ## Show the main job on a real MySQL and a real Orbit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -67,7 +67,20 @@ def platform_dsn(mysql: MySQLServer) -> Iterator[DSN]:
     mysql.drop_database(database)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker of xdist: tell the process that writes the summary."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["mysql"] = session.config.stash.get(_WAY, None)
+
+
+@pytest.hookimpl(optionalhook=True)  # xdist's; without it there are no nodes
+def pytest_testnodedown(node: Any) -> None:
+    """Keep what a worker told; one that crashed told nothing."""
+    if (way := getattr(node, "workeroutput", {}).get("mysql")) is not None:
+        node.config.stash[_WAY] = way
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say which MySQL the tests ran on."""
+    """Say which MySQL the tests ran on; every worker has its own, got the same way."""
     if _WAY in config.stash:
         terminalreporter.write_line(f"MySQL by {config.stash[_WAY]}")
