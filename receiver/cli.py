@@ -14,12 +14,13 @@ import click
 
 from orbit.mysql.errors import DatabaseError, Kind
 from orbit.runtime.logs import configure_logging, get_logger
+from orbit.runtime.output import OutputFailed, write_lines
 from orbit.runtime.shutdown import shutdown_signals
 from orbit.sdk import HTTPError, OrbitError, TransportError
 from receiver.consume import SubscriptionRefused, consume
 from receiver.demo import Demo, DemoFailed, demo
 from receiver.install import InstallRefused, init
-from receiver.settings import WRONG, load, load_consume, load_dsn
+from receiver.settings import WRONG, exposure, load, load_consume, load_dsn
 from receiver.startup import StartupRefused
 from receiver.store import Store
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from typing import Any
 
+    from orbit.mysql.dsn import DSN
     from receiver.settings import ConsumeSettings, Settings
 
 FAILURE: Final = 1
@@ -73,8 +75,9 @@ def init_command(log_level: str) -> None:
     """Make the two tables in an empty database of the receiver's own; the account needs CREATE."""
     configure_logging(log_level.upper())
     dsn = _settings(load_dsn)
+    _warn_of_exposure(dsn)
     foreign_keys = _run(init(dsn))
-    click.echo(f"receiver_schema_initialized=true foreign_keys={foreign_keys}")
+    _print(f"receiver_schema_initialized=true foreign_keys={foreign_keys}")
 
 
 @main.command("demo")
@@ -96,6 +99,8 @@ def consume_command(log_level: str) -> None:
 def run_demo(settings: Settings, kind: type[Demo] = Demo) -> None:
     """Run the demo and print its two lines, once everything in them is proved."""
 
+    _warn_of_exposure(settings.dsn)
+
     async def work() -> tuple[str, str] | None:
         with shutdown_signals() as shutdown:
             report = await demo(settings, shutdown.drain, kind=kind)
@@ -104,12 +109,13 @@ def run_demo(settings: Settings, kind: type[Demo] = Demo) -> None:
     lines = _run(work())
     if lines is None:
         _fail("interrupted; everything is left as it is", INTERRUPTED)
-    for line in lines:
-        click.echo(line)
+    _print(*lines)
 
 
 def run_consume(settings: ConsumeSettings, store_type: type[Store] = Store) -> None:
     """Consume until a signal; a second one ends with 1."""
+
+    _warn_of_exposure(settings.dsn)
 
     async def work() -> bool:
         with shutdown_signals() as shutdown:
@@ -125,6 +131,12 @@ def _settings(read: Callable[[Mapping[str, str]], T]) -> T:
         return read(os.environ)
     except WRONG as error:
         _fail(str(error), USAGE)
+
+
+def _warn_of_exposure(dsn: DSN) -> None:
+    reason = exposure(dsn)
+    if reason is not None:
+        _log.warning("database connection exposed", reason=reason)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -149,6 +161,13 @@ def _sentence(error: Exception) -> str:
         look_at = _HINTS.get(error.status)
         return f"{error}, from Orbit at ORBIT_URL" + ("" if look_at is None else f"; check {look_at}")
     return f"{error} (Orbit at ORBIT_URL)" if isinstance(error, TransportError) else str(error)
+
+
+def _print(*lines: str) -> None:
+    try:
+        write_lines(*lines)
+    except OutputFailed as error:
+        _fail(str(error), FAILURE)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -18,12 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from orbit.mysql.dsn import DSN, InvalidDSN
+from orbit.mysql.dsn import DSN, InvalidDSN, SSLMode
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.values import parse_id, parse_name
 from orbit.runtime.settings import Environment, SettingsError
 from orbit.sdk.credentials import Credentials
-from orbit.sdk.endpoint import Endpoint
+from orbit.sdk.endpoint import Endpoint, is_loopback
 from orbit.sdk.errors import InvalidConfiguration
 from receiver.schema import CONSUMER_NAME_LENGTH
 
@@ -81,6 +81,20 @@ def load_consume(variables: Mapping[str, str]) -> ConsumeSettings:
         credentials=settings.credentials,
         subscription_id=_subscription_id(Environment(variables)),
     )
+
+
+def exposure(dsn: DSN) -> str | None:
+    """Say what is open to others on the way to the database, or None. Pure.
+
+    Not an error: the network may be a private one. In production it is to be trusted TLS (seed result-inbox).
+    """
+    if all(is_loopback(host) for host, _ in dsn.hosts):
+        return None
+    if dsn.ssl.mode is SSLMode.DISABLED:
+        return "ORBIT_RECEIVER_DSN: events and results cross the network in plain text; set ssl_ca or ssl_mode"
+    if dsn.ssl.mode is SSLMode.REQUIRED:
+        return "ORBIT_RECEIVER_DSN: nobody checks whose server answers; set ssl_ca, or ssl_mode to VERIFY_CA"
+    return None
 
 
 def _consumer_name(environment: Environment) -> str:

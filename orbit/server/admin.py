@@ -14,6 +14,7 @@ import click
 from orbit.mysql.dsn import DSN, InvalidDSN
 from orbit.mysql.errors import DatabaseError
 from orbit.protocol.errors import InvalidValue
+from orbit.runtime.output import OutputFailed, write_lines
 from orbit.runtime.settings import Environment, SettingsError
 from orbit.server.bootstrap import bootstrap as make_credential
 from orbit.server.migrate import MigrationError, UnknownSchema
@@ -43,7 +44,7 @@ def migrate() -> None:
         bring_up_to_date(dsn)
     except (UnfitServer, DatabaseError, MigrationError) as error:
         fail(str(error), FAILURE)
-    click.echo("orbit_schema_migrated=true")
+    _print("orbit_schema_migrated=true")
 
 
 @main.command()
@@ -98,7 +99,7 @@ def bootstrap(
         fail(f"{output} cannot be written: {error.strerror}", FAILURE)
     except (DatabaseError, UnknownSchema) as error:
         fail(str(error), FAILURE)
-    click.echo(f"orbit_credentials={output}")
+    _print(f"orbit_credentials={output}")
 
 
 def database(environment: Environment) -> DSN:
@@ -107,6 +108,13 @@ def database(environment: Environment) -> DSN:
         return DSN.parse(environment.secret("ORBIT_MYSQL_DSN"), source="ORBIT_MYSQL_DSN")
     except (SettingsError, InvalidDSN) as error:
         fail(str(error), USAGE)
+
+
+def _print(line: str) -> None:
+    try:
+        write_lines(line)
+    except OutputFailed as error:
+        fail(str(error), FAILURE)
 
 
 def fail(message: str, code: int) -> NoReturn:

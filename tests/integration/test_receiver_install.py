@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,7 @@ from receiver.schema import PLATFORM_TABLES, TABLES, ddl, schema_sql
 from tests.support.events import an_event
 from tests.support.mysql import receiver_accounts
 from tests.support.receiver import Bench, bench
+from tests.support.receiver_process import ReceiverProcess
 
 if TYPE_CHECKING:
     from orbit.mysql.dsn import DSN
@@ -127,6 +130,31 @@ async def test_a_second_init_is_refused_and_changes_nothing(receiver_dsns: Recei
     assert comment == ("as it was",)
 
 
+async def test_of_two_inits_at_once_one_makes_the_tables_and_the_other_is_refused(
+    receiver_dsns: ReceiverDSNs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_have_looked = threading.Barrier(2)
+
+    def ddl_once_both_have_looked() -> tuple[str, ...]:
+        both_have_looked.wait(30)
+        return ddl()
+
+    def one() -> int | InstallRefused:
+        try:
+            return asyncio.run(init(receiver_dsns.init))
+        except InstallRefused as error:
+            return error
+
+    monkeypatch.setattr("receiver.install.ddl", ddl_once_both_have_looked)
+    answers = await asyncio.gather(asyncio.to_thread(one), asyncio.to_thread(one))
+
+    (refused,) = [answer for answer in answers if isinstance(answer, InstallRefused)]
+    assert 0 in answers
+    assert str(refused) == "receiver_inbox exists already; init runs once, in an empty database"
+    assert refused.__cause__ is None
+    assert tables_of(receiver_dsns.admin) == {"receiver_inbox", "receiver_task_views"}
+
+
 async def test_the_second_table_alone_is_refused_before_the_first_is_made(receiver_dsns: ReceiverDSNs) -> None:
     with admin_cursor(receiver_dsns.admin) as cursor:
         cursor.execute("CREATE TABLE receiver_task_views (a INT PRIMARY KEY)")
@@ -168,6 +196,18 @@ async def test_foreign_keys_on_or_to_the_tables_are_seen_by_an_account_that_may_
     with admin_cursor(receiver_dsns.admin) as cursor:
         cursor.execute(f"GRANT REFERENCES ON `{receiver_dsns.init.database}`.* TO %s@'%%'", (receiver_dsns.init.user,))
     assert await init(receiver_dsns.init) == 1
+
+
+@pytest.mark.parametrize(("host", "warnings"), [("127.0.0.1", 0), ("0.0.0.0", 1)])
+async def test_a_database_in_plain_text_beyond_loopback_is_warned_of_once(
+    receiver_dsns: ReceiverDSNs, host: str, warnings: int
+) -> None:
+    # 0.0.0.0 leads to this machine as well, but nothing says that it must.
+    dsn = receiver_dsns.init.with_host(host, receiver_dsns.init.hosts[0][1])
+    async with ReceiverProcess("init", variables={"ORBIT_RECEIVER_DSN": dsn.render()}) as process:
+        assert await process.ended() == (0, "receiver_schema_initialized=true foreign_keys=0\n")
+    exposed = [line for line in process.log if line["message"] == "database connection exposed"]
+    assert [line["level"] for line in exposed] == ["warning"] * warnings
 
 
 async def test_the_run_time_account_needs_three_privileges_on_two_tables_and_no_more(mysql: MySQLServer) -> None:

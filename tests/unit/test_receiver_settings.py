@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.settings import WRONG, load, load_consume, load_dsn
+from receiver.settings import WRONG, exposure, load, load_consume, load_dsn
 
 QUEUE = "a" * 32
 SUBSCRIPTION = "b" * 32
@@ -104,3 +104,32 @@ def test_the_repr_hides_password_and_token(variables: dict[str, str]) -> None:
     text = repr(load_consume(variables))
     assert "hidden" not in text
     assert SUBSCRIPTION in text
+
+
+@pytest.mark.parametrize(
+    ("hosts", "options", "says"),
+    [
+        ("127.0.0.1", "", None),
+        ("localhost:3307", "", None),
+        ("[::1]:3307", "", None),
+        ("127.0.0.1,127.0.0.2", "?ssl_mode=REQUIRED", None),
+        ("db.example", "", "in plain text"),
+        ("10.0.0.7", "?ssl_mode=DISABLED", "in plain text"),
+        ("127.0.0.1,db.example", "", "in plain text"),
+        ("db.example", "?ssl_mode=REQUIRED", "nobody checks whose server answers"),
+        ("db.example", "?ssl_mode=VERIFY_CA", None),
+        ("db.example", "?ssl_mode=VERIFY_IDENTITY", None),
+        ("db.example", "?ssl_ca=/etc/ca.pem", None),
+    ],
+)
+def test_a_database_beyond_this_machine_is_to_be_reached_over_trusted_tls(
+    hosts: str, options: str, says: str | None
+) -> None:
+    reason = exposure(load_dsn({"ORBIT_RECEIVER_DSN": f"mysql://receiver:hidden-password@{hosts}/inbox{options}"}))
+    if says is None:
+        assert reason is None
+    else:
+        assert reason is not None
+        assert says in reason
+        assert reason.startswith("ORBIT_RECEIVER_DSN: ")
+        assert "hidden-password" not in reason
