@@ -19,7 +19,9 @@ _ID: Final = re.compile(r"[0-9a-f]{32}")
 _COUNTER: Final = re.compile(r"[1-9][0-9]{0,19}")
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_KEY: Final = re.compile(r"[!-~]{1,128}")
+KEY_PATTERN: Final = "[!-~]{1,128}"
+"""What a key that a user chose looks like, as a regular expression for the whole of it."""
+_KEY: Final = re.compile(KEY_PATTERN)
 _TIME: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,6}))?Z")
 
 COUNTER_MAX: Final = 2**64 - 1

@@ -26,6 +26,10 @@ class SettingsError(Exception):
         return f"{self.variable}: {self.reason}"
 
 
+class UnusableFile(Exception):
+    """A file cannot be taken for one that holds a secret; says why, as what the file is or does. Quotes nothing."""
+
+
 class Environment:
     """Read-only access to a mapping such as `os.environ`; its repr shows nothing of it."""
 
@@ -53,8 +57,8 @@ class Environment:
     def optional_secret(self, name: str) -> str | None:
         """The secret in NAME or in the file that NAME_FILE names, or None when neither is set.
 
-        Raises SettingsError when both are set, or when the file cannot be read, is readable for others than its owner,
-        is no regular file, is larger than 64 KiB, is not UTF-8 or holds nothing. One newline at the end is dropped.
+        Raises SettingsError when both are set, or when the file is not as `read_secret_file` wants it, is not UTF-8 or
+        holds nothing. One newline at the end is dropped.
         """
         value = self.optional(name)
         path = self.optional(f"{name}_FILE")
@@ -62,7 +66,7 @@ class Environment:
             return value
         if value is not None:
             raise SettingsError(name, f"and {name}_FILE are both set; set one of them")
-        return _read_secret(f"{name}_FILE", path)
+        return _read_text(f"{name}_FILE", path)
 
     def secret(self, name: str) -> str:
         """As `optional_secret`, and raises SettingsError when neither variable is set."""
@@ -72,27 +76,41 @@ class Environment:
         return value
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    # Without O_NONBLOCK opening a FIFO would wait for its writer.
-    return os.open(path, flags | os.O_NONBLOCK)
+def read_secret_file(path: str | os.PathLike[str]) -> bytes:
+    """Read a file that holds a secret.
 
-
-def _read_secret(variable: str, path: str) -> str:
+    Raises UnusableFile when it cannot be read, can be accessed by others than its owner, is no regular file or is
+    larger than 64 KiB. Opening a FIFO does not wait for its writer.
+    """
+    reason = ""
+    data = b""
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             # Checked on the open file, so that nothing can be put in its place in between.
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
-                raise SettingsError(variable, "does not name a regular file")
+                raise UnusableFile("is not a regular file")
             if mode & 0o077:
-                raise SettingsError(variable, "names a file that others than its owner can access; chmod 600 it")
+                raise UnusableFile("can be accessed by others than its owner; chmod 600 it")
             data = file.read(SECRET_FILE_BYTES + 1)
     except OSError as error:
-        raise SettingsError(variable, f"names a file that cannot be read ({error.strerror})") from None
+        reason = f"cannot be read ({error.strerror})"
     if len(data) > SECRET_FILE_BYTES:
-        raise SettingsError(variable, f"names a file larger than {SECRET_FILE_BYTES} bytes")
+        reason = f"is larger than {SECRET_FILE_BYTES} bytes"
+    if reason:
+        raise UnusableFile(reason)
+    return data
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _read_text(variable: str, path: str) -> str:
     try:
-        text = data.decode()
+        text = read_secret_file(path).decode()
+    except UnusableFile as error:
+        raise SettingsError(variable, f"names a file that {error}") from None
     except UnicodeDecodeError:
         raise SettingsError(variable, "names a file that is not UTF-8") from None
     text = text.removesuffix("\n").removesuffix("\r")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final, Self
 
 import msgspec
@@ -15,10 +13,9 @@ import msgspec
 from orbit.protocol import strict_json
 from orbit.protocol.errors import InvalidJSON, InvalidValue
 from orbit.protocol.values import Secret, parse_id
-from orbit.runtime.settings import Environment, SettingsError
+from orbit.runtime.settings import Environment, SettingsError, UnusableFile, read_secret_file
 from orbit.sdk.errors import InvalidConfiguration
 
-FILE_BYTES: Final = 64 * 1024
 _TOKEN: Final = re.compile(r"[!-~]{16,512}")
 
 
@@ -56,9 +53,12 @@ class Credentials:
         Raise InvalidConfiguration, which names `source` and the rule, when it cannot be read, when others than its
         owner can access it, or when it is not what bootstrap writes. No message quotes the file.
         """
-        content = _read(Path(path), source)
         try:
-            strict_json.parse(content, max_bytes=FILE_BYTES)
+            content = read_secret_file(path)
+        except UnusableFile as error:
+            raise InvalidConfiguration(f"{source}: {error}") from None
+        try:
+            strict_json.parse(content, max_bytes=len(content))
             file = msgspec.json.decode(content, type=_File)
         except (InvalidJSON, msgspec.ValidationError):
             file = None
@@ -110,22 +110,3 @@ def _queue_id(text: str, source: str) -> str:
         return parse_id(text, source)
     except InvalidValue as error:
         raise InvalidConfiguration(str(error)) from None
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    # Without O_NONBLOCK opening a FIFO would wait for its writer.
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _read(path: Path, source: str) -> bytes:
-    try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
-            # Checked on the open file, so that nothing can be put in its place in between.
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise InvalidConfiguration(f"{source}: is not a regular file")
-            if mode & 0o077:
-                raise InvalidConfiguration(f"{source}: others than its owner can access it; chmod 600 it")
-            return file.read(FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidConfiguration(f"{source}: cannot be read ({error.strerror})") from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import ssl
 from collections.abc import Mapping
 from typing import Final, TypeAlias, TypeVar
@@ -17,10 +16,10 @@ import httpx
 import msgspec
 
 from orbit.protocol import strict_json
-from orbit.protocol.errors import InvalidJSON
+from orbit.protocol.errors import InvalidJSON, InvalidValue
 from orbit.protocol.http_v1 import to_json
 from orbit.protocol.limits import Limits
-from orbit.protocol.values import Secret
+from orbit.protocol.values import Secret, parse_key
 from orbit.sdk.endpoint import Endpoint
 from orbit.sdk.errors import (
     ERROR_BODY_BYTES,
@@ -42,7 +41,6 @@ IDLE_CONNECTIONS: Final = 4
 IDLE_S: Final = 4.0
 USER_AGENT: Final = "orbit-sdk"
 
-_OPERATION_KEY: Final = re.compile(r"[!-~]{1,128}")
 # Raised before the first byte of a request is written.
 _NOTHING_SENT: Final = (
     httpx.ConnectError,
@@ -70,9 +68,10 @@ for _name in ("httpcore.http11", "httpcore.http2", "httpcore.proxy"):
 
 def check_operation_key(key: str) -> str:
     """Return an operation key of 1 to 128 visible ASCII characters; raise InvalidRequest for anything else."""
-    if _OPERATION_KEY.fullmatch(key) is None:
-        raise InvalidRequest("operation_key: must be 1 to 128 visible ASCII characters")
-    return key
+    try:
+        return parse_key(key, "operation_key")
+    except InvalidValue as error:
+        raise InvalidRequest(str(error)) from None
 
 
 class HTTP:

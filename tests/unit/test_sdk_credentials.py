@@ -72,10 +72,16 @@ def test_a_wrong_member_is_named_and_not_quoted(file: Path, change: dict[str, An
     assert TOKEN not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"token":"a","token":"b"}', "\ufeff{}", "{" + " " * 70_000 + "}"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"token":"a","token":"b"}', "\ufeff{}"])
 def test_what_is_no_credentials_file_is_refused(file: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(InvalidConfiguration, match="is not a credentials file"):
+        Credentials.load(file)
+
+
+def test_a_file_of_more_than_64_kib_is_refused(file: Path) -> None:
+    file.write_text(json.dumps(CONTENT) + " " * 65_536)
+    with pytest.raises(InvalidConfiguration, match="credentials file: is larger than 65536 bytes"):
         Credentials.load(file)
 
 

@@ -19,6 +19,7 @@ from orbit.protocol.values import (
     new_id,
     parse_counter,
     parse_id,
+    parse_key,
     parse_name,
     parse_time,
 )
@@ -94,6 +95,13 @@ def test_names() -> None:
     assert parse_name("abc", "p", max_length=3) == "abc"
     with pytest.raises(InvalidValue, match="1 to 3 ASCII"):
         parse_name("abcd", "p", max_length=3)
+
+
+def test_keys_are_visible_ascii() -> None:
+    for key in ["!", "~", "!~" * 64]:
+        assert parse_key(key, "p") == key
+    for value in ["", " ", "a b", "a\n", "\u00e9", "a" * 129, 7, None]:
+        refused(parse_key, value)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ end, holding no other lock; it rolls back, reads the committed receipt and compa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -16,7 +15,7 @@ from sqlalchemy import bindparam, func, insert, select
 
 from orbit.mysql.errors import DuplicateKey
 from orbit.mysql.statement import compile_statement
-from orbit.protocol.errors import ApiError, ErrorCode, InvalidValue
+from orbit.protocol.errors import ApiError, ErrorCode
 from orbit.server.tables import operations
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from orbit.server.parts import Platform
     from orbit.server.services.access import Caller
 
-_KEY: Final = re.compile(r"[!-~]{1,128}")
 _TRIES: Final = 3
 
 _INSERT: Final = compile_statement(
@@ -69,13 +67,6 @@ class Outcome:
 
     resource_id: str
     created: bool
-
-
-def parse_key(text: str) -> str:
-    """An operation key: 1 to 128 visible ASCII characters. Raises InvalidValue."""
-    if _KEY.fullmatch(text) is None:
-        raise InvalidValue("Idempotency-Key", "must be 1 to 128 visible ASCII characters")
-    return text
 
 
 async def once(platform: Platform, operation: Operation, work: Callable[[Transaction], Awaitable[None]]) -> Outcome:

@@ -15,10 +15,9 @@ import msgspec
 
 from orbit.protocol.errors import ApiError, ErrorCode, InvalidValue
 from orbit.protocol.http_v1 import to_json
-from orbit.protocol.values import new_id, parse_id
+from orbit.protocol.values import new_id, parse_id, parse_key
 from orbit.runtime.logs import get_logger
 from orbit.server.services.access import Caller, Permission, require
-from orbit.server.services.operations import parse_key
 from orbit.server.web import body
 from orbit.server.web.auth import caller_of
 from orbit.server.web.errors import error_response, json_response, refusal
@@ -170,7 +169,7 @@ def _operation_key(request: Request) -> str:
     given = request.headers.getlist("idempotency-key")
     if len(given) != 1:
         raise ApiError(ErrorCode.INVALID_ARGUMENT, "the header Idempotency-Key is required, once")
-    return parse_key(given[0])
+    return parse_key(given[0], "Idempotency-Key")
 
 
 def _query(endpoint: Endpoint, request: Request) -> dict[str, Any]:

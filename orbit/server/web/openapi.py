@@ -9,6 +9,7 @@ import msgspec
 
 from orbit.protocol.errors import HTTP_STATUS
 from orbit.protocol.http_v1 import ErrorBody
+from orbit.protocol.values import KEY_PATTERN
 from orbit.server.web.errors import REQUEST_ID
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _KEY: Final = {
     "in": "header",
     "required": True,
     "description": "Names the operation: the same key and content give the same answer, other content a conflict.",
-    "schema": {"type": "string", "pattern": "^[!-~]{1,128}$"},
+    "schema": {"type": "string", "pattern": f"^{KEY_PATTERN}$"},
 }
 
 
