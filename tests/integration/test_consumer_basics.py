@@ -152,13 +152,15 @@ async def test_what_on_invalid_raises_does_not_stop_the_consumer() -> None:
     async with FakeOrbit() as orbit:
         script = Script()
 
-        def explode(_: InvalidDelivery) -> None:
+        def explode(invalid: InvalidDelivery) -> None:
+            script.on_invalid(invalid)
             raise RuntimeError
 
         async with consuming(orbit.client(), orbit.subscription_id, script, on_invalid=explode):
-            orbit.emit({"no": "event"})
+            bad = orbit.emit({"no": "event"})
             good = orbit.emit()
             await orbit.until(lambda: good.state == "ACKED")
+        assert [one.delivery_id for one in script.invalid] == [bad.delivery_id]
 
 
 async def test_a_delivery_that_waited_too_long_is_given_back_unstarted() -> None:

@@ -130,6 +130,8 @@ async def test_a_redirect_is_not_followed_and_the_token_does_not_travel_on() -> 
 async def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     async with server() as port:
         await (await dial(port)).close()
 

@@ -99,6 +99,7 @@ def test_a_new_run_removes_the_folders_of_killed_owners_and_no_others(tmp_path: 
 def test_removing_a_run_twice_is_harmless(tmp_path: Path) -> None:
     run = Cache(tmp_path).new_run()
     run.remove()
+    assert not run.path.exists()
     run.remove()
 
 

@@ -164,7 +164,16 @@ async def test_together_waits_for_its_parts_however_often_it_is_cancelled() -> N
 
 
 async def test_together_returns_when_all_have() -> None:
-    await together(asyncio.sleep(0), asyncio.sleep(0))
+    ended: list[int] = []
+
+    async def end(number: int) -> None:
+        for _ in range(number):
+            await asyncio.sleep(0)
+        ended.append(number)
+
+    await together(end(3), end(1))
+
+    assert ended == [1, 3]
 
 
 async def test_a_cancellation_is_not_lost_to_a_failure_of_the_same_moment() -> None:
