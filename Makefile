@@ -58,6 +58,10 @@ unit: $(installed) ## Run the tests that need no database
 integration: $(installed) ## Run the tests with real MySQL, sockets, processes and faults
 	@pytest $(parallel) tests/integration tests/faults
 
+.PHONY: chaos
+chaos: $(installed) ## Cut network, nodes and MySQL at random under a worker for two minutes
+	@ORBIT_TEST_CHAOS_S=120 pytest --numprocesses=0 tests/faults/test_runner_chaos.py
+
 .PHONY: demo
 demo: $(installed) ## Show the main job on a real MySQL and a real Orbit
 	@orbit-sandbox run -- sh -c 'receiver init && receiver demo'
