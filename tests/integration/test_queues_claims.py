@@ -173,6 +173,20 @@ async def test_a_session_that_was_not_renewed_gets_nothing_until_it_is(shop: Wor
     assert len(await claimed(hand)) == 1
 
 
+async def test_a_worker_whose_credential_was_revoked_gets_nothing_more(shop: Workshop) -> None:
+    await shop.submit()
+    await shop.submit()
+    hand = await shop.hire(capacity=1)
+    attempt = await hand.run()
+    await shop.sql(
+        "UPDATE credentials SET revoked_at = UTC_TIMESTAMP(6) WHERE credential_id = :id", id=shop.caller.credential_id
+    )
+
+    # What it holds it may still report.
+    assert (await hand.finish(attempt)).receipt.task_state == "SUCCEEDED"
+    assert await hand.claim() == []
+
+
 async def test_a_draining_worker_gets_nothing_and_says_so_for_good(shop: Workshop) -> None:
     await shop.submit()
     hand = await shop.hire()

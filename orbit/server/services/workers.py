@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from sqlalchemy import bindparam, func, insert, literal_column, select, update
+from sqlalchemy import and_, bindparam, func, insert, literal_column, select, update
 
 from orbit.mysql.errors import DuplicateKey
 from orbit.mysql.statement import compile_statement
@@ -25,7 +25,7 @@ from orbit.protocol.errors import ApiError, ErrorCode
 from orbit.protocol.worker_v1 import Capability, Capacity, Hello, Welcome
 from orbit.server.attempt_statements import NOW, OPEN
 from orbit.server.services.access import Caller, check_queue
-from orbit.server.tables import attempts, queues, tasks, worker_instances
+from orbit.server.tables import attempts, credentials, queues, tasks, worker_instances
 from orbit.server.wake import instance_key
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ _HELD: Final = (
 _LOOK: Final = compile_statement(
     select(
         _I.revision,
-        _I.session_until > NOW,
+        and_(_I.session_until > NOW, credentials.c.revoked_at.is_(None)),
         _I.capacity,
         _I.drain,
         _HELD,
@@ -86,6 +86,7 @@ _LOOK: Final = compile_statement(
         queues.c.start_window_ms,
     )
     .join_from(worker_instances, queues, _I.queue_id == queues.c.queue_id)
+    .join(credentials, _I.credential_id == credentials.c.credential_id)
     .where(_I.instance_id == bindparam("instance_id"))
 )
 _LOCK: Final = compile_statement(
@@ -127,7 +128,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """An instance and its queue as their rows have them; `held` counts its attempts that have not ended."""
+    """An instance and its queue as their rows have them; `held` counts its attempts that have not ended.
+
+    `alive`: the session was renewed in time, and the credential that opened it has not been revoked since.
+    """
 
     revision: int
     alive: bool
