@@ -60,7 +60,7 @@ integration: $(installed) ## Run the tests with real MySQL, sockets, processes a
 
 .PHONY: chaos
 chaos: $(installed) ## Cut network, nodes and MySQL at random under a worker for two minutes
-	@ORBIT_TEST_CHAOS_S=120 pytest --numprocesses=0 tests/faults/test_runner_chaos.py
+	@ORBIT_TEST_CHAOS_S=120 pytest tests/faults/test_runner_chaos.py
 
 .PHONY: demo
 demo: $(installed) ## Show the main job on a real MySQL and a real Orbit
