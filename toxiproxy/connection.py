@@ -20,7 +20,7 @@ from toxiproxy.faults import (
     Subject,
 )
 from toxiproxy.journal import Point
-from toxiproxy.link import Link, Mode
+from toxiproxy.link import Link
 from toxiproxy.packets import Packet, PacketReader, error_packet
 from toxiproxy.session import Command, Greeted, LoggedIn, MySQLSession, Refused, Reply, Unsolicited
 
@@ -93,13 +93,7 @@ class MySQLConnection(Link):
             await self._flush()
             if self._finish_when_idle and self._session.idle:
                 self.server.finish()
-        self.note(Point.SERVER_CLOSED)
-        if self.passes():
-            self.mode = Mode.GONE
-            if self.server.was_reset:
-                self.client.reset()
-            else:
-                self.client.finish()
+        self.server_closed()
 
     async def _take_from_server(self, packet: Packet) -> None:
         match self._session.from_server(packet):

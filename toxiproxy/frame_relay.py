@@ -7,7 +7,7 @@ from typing import Literal
 from toxiproxy.base import FaultProxy, Peer, released
 from toxiproxy.faults import Armed, CutAtFrame, DropFrame, HoldFrame, Subject
 from toxiproxy.journal import Point
-from toxiproxy.link import Link, Mode
+from toxiproxy.link import Link
 from toxiproxy.websocket import (
     Correspondence,
     HeadReader,
@@ -112,13 +112,7 @@ class _RelayLink(Link):
                 await self.client.send(data)
             elif found := head.feed(data):
                 await self._response(*found)
-        self.note(Point.SERVER_CLOSED)
-        if self.passes():
-            self.mode = Mode.GONE
-            if self.server.was_reset:
-                self.client.reset()
-            else:
-                self.client.finish()
+        self.server_closed()
 
     async def _response(self, head: bytes, rest: bytes) -> None:
         await self.client.send(head)

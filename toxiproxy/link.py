@@ -115,6 +115,16 @@ class Link(ABC):
             self.mode = Mode.DARK
         return self.mode is Mode.DARK
 
+    def server_closed(self) -> None:
+        """Note that the server sends no more, and end the client's side in the same way if it is still served."""
+        self.note(Point.SERVER_CLOSED)
+        if self.passes():
+            self.mode = Mode.GONE
+            if self.server.was_reset:
+                self.client.reset()
+            else:
+                self.client.finish()
+
     def passes(self) -> bool:
         """Whether bytes are still to be delivered."""
         return not self.is_dark() and self.mode is Mode.RELAY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,18 @@ from orbit.mysql.errors import CommitUnconfirmed, DuplicateKey, Kind, NotCommitt
 from orbit.mysql.lane import Lane, Outcome, Tally
 from orbit.mysql.pool import LanePool
 from orbit.mysql.statement import Statement
-from orbit.mysql.times import DEFAULT_TIMES, LaneTimes
-from tests.support.lanes import INSERT, PATIENCE_S, LaneBench, be_patient, inserting, lane_bench, settled, until
+from orbit.mysql.times import DEFAULT_TIMES
+from tests.support.lanes import (
+    INSERT,
+    PATIENCE_S,
+    LaneBench,
+    be_patient,
+    inserting,
+    lane_bench,
+    proxied_lane,
+    settled,
+    until,
+)
 from toxiproxy import (
     CutAfterCommit,
     CutBeforeCommit,
@@ -44,14 +53,6 @@ HASTY = replace(DEFAULT_TIMES, commit_s=0.3)
 async def bench(mysql: MySQLServer) -> AsyncIterator[LaneBench]:
     async with lane_bench(mysql) as made:
         yield made
-
-
-@asynccontextmanager
-async def _proxied(bench: LaneBench, times: LaneTimes = DEFAULT_TIMES) -> AsyncIterator[tuple[MySQLProxy, Lane]]:
-    async with MySQLProxy(*bench.dsn.hosts[0]) as proxy:
-        lane = bench.lane(times, dsn=bench.dsn.with_host("127.0.0.1", proxy.port))
-        yield proxy, lane
-        await lane.close()
 
 
 async def _goes_on_with_a_new_connection(lane: Lane, proxy: MySQLProxy, old: int) -> None:
@@ -85,7 +86,7 @@ async def _goes_on_with_a_new_connection(lane: Lane, proxy: MySQLProxy, old: int
 async def test_a_commit_that_was_done_and_not_confirmed_is_unconfirmed(
     bench: LaneBench, fault: Fault, errno: int | None
 ) -> None:
-    async with _proxied(bench, HASTY if errno is None else DEFAULT_TIMES) as (proxy, lane):
+    async with proxied_lane(bench, HASTY if errno is None else DEFAULT_TIMES) as (proxy, lane):
         armed = proxy.arm(fault)
         with pytest.raises(CommitUnconfirmed) as caught:
             await lane.run(inserting("a", "b"), budget_s=BUDGET_S)
@@ -101,7 +102,7 @@ async def test_a_commit_that_was_done_and_not_confirmed_is_unconfirmed(
 async def test_a_commit_that_never_arrived_is_unconfirmed_as_well(
     bench: LaneBench, end: End, errno: int | None
 ) -> None:
-    async with _proxied(bench, HASTY if errno is None else DEFAULT_TIMES) as (proxy, lane):
+    async with proxied_lane(bench, HASTY if errno is None else DEFAULT_TIMES) as (proxy, lane):
         armed = proxy.arm(CutBeforeCommit(end))
         with pytest.raises(CommitUnconfirmed) as caught:
             await lane.run(inserting("a"), budget_s=BUDGET_S)
@@ -136,7 +137,7 @@ async def test_a_commit_without_an_answer_ends_in_time_and_may_still_be_done_lat
 async def test_only_the_same_transaction_again_decides(bench: LaneBench) -> None:
     """While the old COMMIT is on its way the new INSERT waits for it: still in doubt. Then it meets the row."""
     release = asyncio.Event()
-    async with _proxied(bench, HASTY) as (proxy, lane):
+    async with proxied_lane(bench, HASTY) as (proxy, lane):
         held = proxy.arm(HoldCommit(release))
         with pytest.raises(CommitUnconfirmed):
             await lane.run(inserting("a"), budget_s=BUDGET_S)
@@ -152,7 +153,7 @@ async def test_only_the_same_transaction_again_decides(bench: LaneBench) -> None
 
 async def test_an_answer_that_comes_too_late_is_read_by_nobody(bench: LaneBench) -> None:
     release = asyncio.Event()
-    async with _proxied(bench, HASTY) as (proxy, lane):
+    async with proxied_lane(bench, HASTY) as (proxy, lane):
         delayed = proxy.arm(DelayCommitOk(release))
         with pytest.raises(CommitUnconfirmed):
             await lane.run(inserting("a"), budget_s=BUDGET_S)
@@ -168,7 +169,7 @@ async def test_a_cancellation_inside_commit_passes_on_and_is_recorded_as_unconfi
     bench: LaneBench, fault: type[Fault]
 ) -> None:
     release = asyncio.Event()
-    async with _proxied(bench) as (proxy, lane):
+    async with proxied_lane(bench) as (proxy, lane):
         armed = proxy.arm(HoldCommit(release) if fault is HoldCommit else DropCommitOk(End.SILENCE))
         task = asyncio.create_task(lane.run(inserting("a"), budget_s=BUDGET_S))
         await armed.wait(PATIENCE_S)
@@ -185,7 +186,7 @@ async def test_a_cancellation_inside_commit_passes_on_and_is_recorded_as_unconfi
 
 
 async def test_a_timeout_of_the_callers_own_leaves_the_unconfirmed_commit_visible(bench: LaneBench) -> None:
-    async with _proxied(bench) as (proxy, lane):
+    async with proxied_lane(bench) as (proxy, lane):
         armed = proxy.arm(DropCommitOk(End.SILENCE))
 
         async def within_a_limit() -> None:
@@ -278,7 +279,7 @@ async def test_run_again_does_not_repeat_an_unconfirmed_commit(bench: LaneBench)
 
 
 async def test_two_statements_are_three_round_trips(bench: LaneBench) -> None:
-    async with _proxied(bench) as (proxy, lane):
+    async with proxied_lane(bench) as (proxy, lane):
         await lane.open()
         assert proxy.round_trips(1) == 1, "one SET for the whole session"
         await lane.run(inserting("a", "b"), budget_s=BUDGET_S)
@@ -289,7 +290,7 @@ async def test_two_statements_are_three_round_trips(bench: LaneBench) -> None:
 
 
 async def test_a_warning_costs_no_round_trip(bench: LaneBench) -> None:
-    async with _proxied(bench) as (proxy, lane):
+    async with proxied_lane(bench) as (proxy, lane):
         await lane.run(inserting("a"), budget_s=BUDGET_S)
         before = proxy.round_trips(1)
         noisy = Statement("INSERT IGNORE INTO t (id) VALUES ('a')")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import pytest
 from orbit.mysql.errors import CommitUnconfirmed, Kind, NotCommitted, Stage
 from orbit.mysql.lane import Lane, Outcome, Tally
 from orbit.mysql.statement import Statement
-from orbit.mysql.times import DEFAULT_TIMES, LaneTimes
+from orbit.mysql.times import DEFAULT_TIMES
 from tests.support.lanes import (
     BUMP,
     COUNT,
@@ -23,6 +22,7 @@ from tests.support.lanes import (
     be_patient,
     inserting,
     lane_bench,
+    proxied_lane,
     settled,
     until,
 )
@@ -44,14 +44,6 @@ async def bench(mysql: MySQLServer) -> AsyncIterator[LaneBench]:
         yield made
 
 
-@asynccontextmanager
-async def _proxied(bench: LaneBench, times: LaneTimes = DEFAULT_TIMES) -> AsyncIterator[tuple[MySQLProxy, Lane]]:
-    async with MySQLProxy(*bench.dsn.hosts[0]) as proxy, asyncio.timeout(PATIENCE_S):
-        lane = bench.lane(times, dsn=bench.dsn.with_host("127.0.0.1", proxy.port))
-        yield proxy, lane
-        await lane.close()
-
-
 async def _works_again(lane: Lane, proxy: MySQLProxy) -> None:
     proxy.heal()
     be_patient(lane)
@@ -64,7 +56,7 @@ class _Verdict(Exception):
 
 
 async def test_while_connecting(bench: LaneBench) -> None:
-    async with _proxied(bench, replace(DEFAULT_TIMES, connect_s=0.3)) as (proxy, lane):
+    async with proxied_lane(bench, replace(DEFAULT_TIMES, connect_s=0.3)) as (proxy, lane):
         armed = proxy.arm(DarkLink())
         with pytest.raises(NotCommitted, match="no answer in time") as caught:
             await lane.run(inserting("a"), budget_s=BUDGET_S)
@@ -74,7 +66,7 @@ async def test_while_connecting(bench: LaneBench) -> None:
 
 
 async def test_in_a_statement(bench: LaneBench) -> None:
-    async with _proxied(bench, SHORT_STATEMENT) as (proxy, lane):
+    async with proxied_lane(bench, SHORT_STATEMENT) as (proxy, lane):
         armed = proxy.arm(DarkLink(after_statement=1))
         with pytest.raises(NotCommitted, match="no answer in time") as caught:
             await lane.run(inserting("a", "b"), budget_s=BUDGET_S)
@@ -85,7 +77,7 @@ async def test_in_a_statement(bench: LaneBench) -> None:
 
 
 async def test_in_commit(bench: LaneBench) -> None:
-    async with _proxied(bench, replace(DEFAULT_TIMES, commit_s=0.3)) as (proxy, lane):
+    async with proxied_lane(bench, replace(DEFAULT_TIMES, commit_s=0.3)) as (proxy, lane):
         armed = proxy.arm(DarkLink(after_statement=1))
         with pytest.raises(CommitUnconfirmed) as caught:
             await lane.run(inserting("a"), budget_s=BUDGET_S)
@@ -95,7 +87,7 @@ async def test_in_commit(bench: LaneBench) -> None:
 
 
 async def test_in_the_rollback_of_a_verdict(bench: LaneBench) -> None:
-    async with _proxied(bench) as (proxy, lane):
+    async with proxied_lane(bench) as (proxy, lane):
         armed = proxy.arm(DarkLink(after_statement=1))
 
         async def work(transaction: Transaction) -> None:
@@ -110,7 +102,7 @@ async def test_in_the_rollback_of_a_verdict(bench: LaneBench) -> None:
 
 
 async def test_in_the_rollback_that_ends_a_read(bench: LaneBench) -> None:
-    async with _proxied(bench) as (proxy, lane):
+    async with proxied_lane(bench) as (proxy, lane):
         armed = proxy.arm(DarkLink(after_statement=1))
         assert await lane.read(lambda tx: tx.fetch_one(COUNT), budget_s=BUDGET_S) == (0,)
         assert armed.fired
@@ -119,7 +111,7 @@ async def test_in_the_rollback_that_ends_a_read(bench: LaneBench) -> None:
 
 
 async def test_in_the_rollback_of_a_spent_budget(bench: LaneBench) -> None:
-    async with _proxied(bench) as (proxy, lane):
+    async with proxied_lane(bench) as (proxy, lane):
         armed = proxy.arm(DarkLink(after_statement=1))
 
         async def work(transaction: Transaction) -> None:
@@ -138,7 +130,7 @@ async def test_in_the_rollback_of_a_spent_budget(bench: LaneBench) -> None:
 async def test_in_the_rollback_of_a_cancellation(bench: LaneBench, cancellations: int) -> None:
     # The second cancellation ends what would otherwise take longer than the test.
     times = DEFAULT_TIMES if cancellations == 1 else replace(DEFAULT_TIMES, cleanup_s=3600.0)
-    async with _proxied(bench, times) as (proxy, lane):
+    async with proxied_lane(bench, times) as (proxy, lane):
         armed, gate = proxy.arm(DarkLink(after_statement=1)), Gate()
 
         async def work(transaction: Transaction) -> None:
@@ -163,7 +155,7 @@ async def test_in_the_rollback_of_a_cancellation(bench: LaneBench, cancellations
 
 @pytest.mark.parametrize("call", ["run", "read"])
 async def test_a_cancellation_during_a_rollback_is_not_swallowed(bench: LaneBench, call: str) -> None:
-    async with _proxied(bench, replace(DEFAULT_TIMES, cleanup_s=3600.0)) as (proxy, lane):
+    async with proxied_lane(bench, replace(DEFAULT_TIMES, cleanup_s=3600.0)) as (proxy, lane):
         armed = proxy.arm(DarkLink(after_statement=1))
 
         async def work(transaction: Transaction) -> None:
@@ -186,7 +178,7 @@ async def test_a_cancellation_during_a_rollback_is_not_swallowed(bench: LaneBenc
 
 
 async def test_while_closing(bench: LaneBench) -> None:
-    async with _proxied(bench) as (proxy, lane):
+    async with proxied_lane(bench) as (proxy, lane):
         proxy.arm(DarkLink(after_statement=1))
         with pytest.raises(_Verdict):
             await lane.read(_see_then_decide, budget_s=BUDGET_S)
@@ -201,7 +193,7 @@ async def _see_then_decide(transaction: Transaction) -> None:
 
 async def test_with_more_to_send_than_the_link_takes(bench: LaneBench) -> None:
     """Nothing flushes the rest: what the lane dropped cannot arrive later."""
-    async with _proxied(bench, SHORT_STATEMENT) as (proxy, lane):
+    async with proxied_lane(bench, SHORT_STATEMENT) as (proxy, lane):
         proxy.arm(DarkLink(after_statement=1))
 
         async def work(transaction: Transaction) -> None:
@@ -238,7 +230,7 @@ async def test_a_vanished_clients_locks_are_freed_in_seconds(bench: LaneBench) -
 @pytest.mark.parametrize("after", [1, 2])
 async def test_a_cut_between_statements_is_not_committed(bench: LaneBench, after: int, end: End) -> None:
     times = SHORT_STATEMENT if end is End.SILENCE else DEFAULT_TIMES
-    async with _proxied(bench, times) as (proxy, lane):
+    async with proxied_lane(bench, times) as (proxy, lane):
         armed = proxy.arm(CutAfterStatement(after, end))
         with pytest.raises(NotCommitted) as caught:
             await lane.run(inserting("a", "b", "c"), budget_s=BUDGET_S)

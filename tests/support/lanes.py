@@ -10,6 +10,7 @@ from orbit.mysql.lane import Lane
 from orbit.mysql.statement import Statement
 from orbit.mysql.times import DEFAULT_TIMES, LaneTimes
 from orbit.sandbox.server import admin_cursor
+from toxiproxy import MySQLProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -155,3 +156,12 @@ async def lane_bench(server: MySQLServer) -> AsyncIterator[LaneBench]:
         bench = LaneBench(server.create_account(database, PRIVILEGES), database.admin, stack)
         bench.sql(TABLE)
         yield bench
+
+
+@asynccontextmanager
+async def proxied_lane(bench: LaneBench, times: LaneTimes = DEFAULT_TIMES) -> AsyncIterator[tuple[MySQLProxy, Lane]]:
+    """A fault proxy before the bench's server and a lane through it, for at most PATIENCE_S."""
+    async with MySQLProxy(*bench.dsn.hosts[0]) as proxy, asyncio.timeout(PATIENCE_S):
+        lane = bench.lane(times, dsn=bench.dsn.with_host("127.0.0.1", proxy.port))
+        yield proxy, lane
+        await lane.close()

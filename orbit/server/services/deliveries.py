@@ -120,7 +120,12 @@ async def acknowledge(platform: Platform, subscription_id: str, ack: Ack) -> Ver
 
 
 async def release(platform: Platform, subscription_id: str, release: Release) -> Verdicts:
-    """Take back deliveries that were not started, with their attempts; one verdict for each proof, in order."""
+    """Take back deliveries that the consumer does not go on with; one verdict for each proof, in order.
+
+    `started` false: not begun, so the attempt is given back and the delivery is PENDING at once. `started` true: begun
+    and not ended, so the attempt stays spent and the delivery keeps its lease and comes again when that is over; only
+    the consumer's slot is free, which is the connection's to count.
+    """
 
     def judge(rows: dict[str, Facts]) -> Ruling:
         return decide.release(release.deliveries, rows, subscription_id=subscription_id)

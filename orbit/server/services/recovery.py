@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, Raw
 
 from orbit.protocol import strict_json
-from orbit.protocol.http_v1 import RecoverySafety, ResolveTask, RetryPolicy, SubmitTask, Task, TaskAccepted, TaskState
+from orbit.protocol.http_v1 import RecoverySafety, ResolveTask, SubmitTask, Task, TaskAccepted, TaskState
 from orbit.protocol.values import format_time, new_id
 from orbit.server.decide import recovery as decide
 from orbit.server.ledger import Ledger, NewTask, TaskRow
@@ -138,12 +138,7 @@ def _request_of(row: TaskRow, now: datetime) -> SubmitTask:
         recovery_safety=RecoverySafety(row["recovery_safety"]),
         task_timeout_ms=row["task_timeout_ms"],
         latest_start_at=UNSET if start is None else format_time(start),
-        retry=RetryPolicy(
-            max_attempts=row["retry_max_attempts"],
-            initial_delay_ms=row["retry_initial_delay_ms"],
-            max_delay_ms=row["retry_max_delay_ms"],
-            attempt_timeout_ms=row["attempt_timeout_ms"],
-        ),
+        retry=tasks.retry_policy_of(row),
         priority=row["priority"],
         concurrency_key=UNSET if row["concurrency_key"] is None else row["concurrency_key"],
     )

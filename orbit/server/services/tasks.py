@@ -49,6 +49,16 @@ def owned(caller: Caller, row: TaskRow | None) -> TaskRow:
     return row
 
 
+def retry_policy_of(row: TaskRow) -> RetryPolicy:
+    """The retry policy that a row holds."""
+    return RetryPolicy(
+        max_attempts=row["retry_max_attempts"],
+        initial_delay_ms=row["retry_initial_delay_ms"],
+        max_delay_ms=row["retry_max_delay_ms"],
+        attempt_timeout_ms=row["attempt_timeout_ms"],
+    )
+
+
 def task_of(row: TaskRow) -> Task:
     """Show a row as a Task; what does not apply is left out."""
     state = TaskState(row["state"])
@@ -61,12 +71,7 @@ def task_of(row: TaskRow) -> Task:
         payload=Raw(row["payload"].encode()),
         recovery_safety=RecoverySafety(row["recovery_safety"]),
         task_timeout_ms=row["task_timeout_ms"],
-        retry=RetryPolicy(
-            max_attempts=row["retry_max_attempts"],
-            initial_delay_ms=row["retry_initial_delay_ms"],
-            max_delay_ms=row["retry_max_delay_ms"],
-            attempt_timeout_ms=row["attempt_timeout_ms"],
-        ),
+        retry=retry_policy_of(row),
         state=state,
         version=str(row["version"]),
         attempt_count=row["attempt_count"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from orbit.protocol.errors import InvalidValue
 from orbit.protocol.values import parse_id
@@ -11,6 +11,10 @@ from orbit.server.web.endpoint import Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from orbit.server.web.endpoint import Call
+
+T = TypeVar("T")
 
 PAGE_DEFAULT: Final = 50
 PAGE_MAX: Final = 200
@@ -40,6 +44,11 @@ def paging(pattern: str, parse: Callable[[str], Any]) -> tuple[Query, ...]:
             parse=_limit,
         ),
     )
+
+
+def place(call: Call, start: T) -> tuple[T, int]:
+    """Where the page that was asked for begins, `start` for the first one, and how many entries it may have."""
+    return call.query.get("after", start), call.query.get("limit", PAGE_DEFAULT)
 
 
 PAGING: Final = paging("^[0-9a-f]{32}$", lambda text: parse_id(text, "after"))

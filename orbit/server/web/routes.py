@@ -23,7 +23,7 @@ from orbit.protocol.http_v1 import (
 from orbit.server.services import deliveries, queues, subscriptions
 from orbit.server.services.access import Permission
 from orbit.server.web.endpoint import Answer, Call, Endpoint
-from orbit.server.web.paging import PAGE_DEFAULT, PAGING
+from orbit.server.web.paging import PAGING, place
 from orbit.server.web.task_routes import TASKS
 
 _HIDDEN: Final = frozenset({ErrorCode.NOT_FOUND})
@@ -69,14 +69,9 @@ async def _resume_subscription(call: Call) -> Answer:
 
 
 async def _list_deliveries(call: Call) -> Answer:
-    page = await deliveries.list_page(
-        call.platform,
-        call.caller,
-        call.path["subscription_id"],
-        call.query.get("after"),
-        call.query.get("limit", PAGE_DEFAULT),
+    return Answer(
+        await deliveries.list_page(call.platform, call.caller, call.path["subscription_id"], *place(call, None))
     )
-    return Answer(page)
 
 
 async def _grant_attempts(call: Call) -> Answer:

@@ -20,7 +20,7 @@ from orbit.protocol.values import parse_counter
 from orbit.server.services import cancel, history, listing, recovery, submit, tasks
 from orbit.server.services.access import Permission
 from orbit.server.web.endpoint import Answer, Call, Endpoint, Query
-from orbit.server.web.paging import PAGE_DEFAULT, PAGING, paging
+from orbit.server.web.paging import PAGING, paging, place
 
 _HIDDEN: Final = frozenset({ErrorCode.NOT_FOUND})
 _REFUSED: Final = _HIDDEN | {ErrorCode.STATE_CONFLICT}
@@ -33,14 +33,7 @@ async def _submit_task(call: Call) -> Answer:
 
 
 async def _list_tasks(call: Call) -> Answer:
-    page = await listing.list_tasks(
-        call.platform,
-        call.caller,
-        call.query["state"],
-        call.query.get("after"),
-        call.query.get("limit", PAGE_DEFAULT),
-    )
-    return Answer(page)
+    return Answer(await listing.list_tasks(call.platform, call.caller, call.query["state"], *place(call, None)))
 
 
 async def _get_task(call: Call) -> Answer:
@@ -48,36 +41,15 @@ async def _get_task(call: Call) -> Answer:
 
 
 async def _list_attempts(call: Call) -> Answer:
-    page = await history.list_attempts(
-        call.platform,
-        call.caller,
-        call.path["task_id"],
-        call.query.get("after"),
-        call.query.get("limit", PAGE_DEFAULT),
-    )
-    return Answer(page)
+    return Answer(await history.list_attempts(call.platform, call.caller, call.path["task_id"], *place(call, None)))
 
 
 async def _list_events(call: Call) -> Answer:
-    page = await listing.list_events(
-        call.platform,
-        call.caller,
-        call.path["task_id"],
-        call.query.get("after", 0),
-        call.query.get("limit", PAGE_DEFAULT),
-    )
-    return Answer(page)
+    return Answer(await listing.list_events(call.platform, call.caller, call.path["task_id"], *place(call, 0)))
 
 
 async def _list_audit(call: Call) -> Answer:
-    page = await listing.list_audit(
-        call.platform,
-        call.caller,
-        call.path["task_id"],
-        call.query.get("after", 0),
-        call.query.get("limit", PAGE_DEFAULT),
-    )
-    return Answer(page)
+    return Answer(await listing.list_audit(call.platform, call.caller, call.path["task_id"], *place(call, 0)))
 
 
 async def _cancel_task(call: Call) -> Answer:
