@@ -160,6 +160,8 @@ async def test_a_lease_that_somebody_else_has_stops_the_handler_at_once() -> Non
         first, second = platform.tasks[task_id].attempts
         assert first.reports[0].error_code == "LEASE_LOST"
         assert (first.outcome, second.outcome) == ("LEASE_EXPIRED", "SUCCEEDED")
+        # It was the resumption that told, long before a renewal was due.
+        assert platform.saw("task.renew") == []
     assert reasons == [StopReason.LEASE_LOST]
     assert runner.counts.evidence_only == 1
 

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from orbit.protocol.errors import ErrorCode
 from orbit.protocol.http_v1 import TaskState
 from orbit.sdk import StopReason, TaskContext, WorkerRunner
-from orbit.sdk.testing import Cut, FakePlatform
+from orbit.sdk.runner_live import Live
+from orbit.sdk.testing import Cut, FakePlatform, Refuse
 from tests.support.runners import WAIT_S, at_work, counted, ended, leftovers, quick, running, whole
+from tests.support.worker_conversations import assignment
 
 
 class Gated:
@@ -204,3 +207,30 @@ async def test_a_halted_runner_does_not_call_what_starts_meanwhile() -> None:
         assert await ended(platform) == [TaskState.NEEDS_REVIEW]
         assert platform.tasks[task_id].error_code == "HANDLER_NOT_CALLED"
     assert gated.reasons == []
+
+
+async def test_a_start_that_is_held_back_is_given_up_by_a_drain() -> None:
+    gated = Gated()
+    async with at_work(gated.runner) as platform:
+        limit = asyncio.create_task(keep_limited(platform))
+        platform.submit("h")
+        await platform.until(lambda: platform.saw("task.start") != [])
+        # Its lease would last for half a minute, and the drain for a whole one.
+        await asyncio.wait_for(gated.runner.stop(60.0), WAIT_S)
+        limit.cancel()
+        await asyncio.wait([limit])
+    assert gated.runner.closing_line == "worker_drained=true started=0 confirmed=0 running=0"
+
+
+async def keep_limited(platform: FakePlatform) -> None:
+    while True:
+        while len(platform.misdeeds.get("task.start", ())) < 50:
+            platform.misbehave("task.start", Refuse(ErrorCode.RATE_LIMITED))
+        await asyncio.sleep(0)
+
+
+def test_the_first_reason_to_stop_is_the_one_that_counts() -> None:
+    live = Live(assignment().attempt, 0.0, lambda: None)
+    live.stop(StopReason.DEADLINE)
+    live.stop(StopReason.SHUTDOWN)
+    assert live.stopped is StopReason.DEADLINE
