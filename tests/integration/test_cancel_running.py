@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from orbit.protocol.attempt_v1 import AttemptState, Disposition, Outcome
 from orbit.server.services import expiry
+from orbit.server.wake import instance_key, queue_key, subscription_key
 from tests.support.platform import Api, running_node
-from tests.support.reviews import AGAIN_AT_ONCE, Floor, resolve
+from tests.support.reviews import AGAIN_AT_ONCE, Floor, resolve, retry
 from tests.support.rows import rows
 from tests.support.wire_client import Refusal
 from tests.support.worker_client import WorkerClient, registration, report
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import httpx
 
     from orbit.mysql.dsn import DSN
     from tests.support.platform import Node
@@ -305,3 +309,39 @@ async def test_a_running_attempt_is_told_again_after_a_reconnect(node: Node, api
 
     assert told.identity == one.attempt.identity
     assert lease.cancel_requested_at == told.cancel_requested_at
+
+
+async def test_an_unstarted_attempt_that_ran_out_is_no_cancellation(floor: Floor, node: Node) -> None:
+    one = await floor.leased(retry=AGAIN_AT_ONCE)
+
+    await end_lease(node, one.task.task_id)
+    again = await floor.assigned(one.task.task_id)
+
+    assert again.attempt.epoch == 2
+    await floor.leased()
+    assert floor.worker.cancellations.empty()
+
+
+async def test_who_waits_for_what_a_person_does_is_woken(node: Node, api: Api) -> None:
+    """Without these wake-ups everything still happens, but only when its turn to look comes round."""
+    async with Floor.open(node.base_url, api) as floor:
+        subscription_id = (await api.subscribe(event_types=["task.cancelled", "task.submitted"])).json()[
+            "subscription_id"
+        ]
+        leased, running = await floor.leased(), await floor.running()
+        reviews = [await floor.under_review() for _ in range(2)]
+        instance = instance_key((await floor.attempts(leased.task.task_id))[0]["instance_id"])
+        queue, subscription = queue_key(api.queue_id), subscription_key(subscription_id)
+
+        acts: list[tuple[Callable[[], Awaitable[httpx.Response]], tuple[str, ...]]] = [
+            (lambda: api.cancel(leased.task.task_id), (instance, queue, subscription)),
+            (lambda: api.cancel(running.task.task_id), (instance,)),
+            (lambda: resolve(api, reviews[0].task.task_id, "CANCELLED"), (subscription,)),
+            (lambda: retry(api, reviews[1].task.task_id), (queue, subscription)),
+        ]
+        for act, keys in acts:
+            with ExitStack() as stack:
+                watches = [stack.enter_context(node.platform.wake.watch(key)) for key in keys]
+                answer = await act()
+                assert answer.status_code in {200, 201}, answer.text
+                assert [await watch.wait(0) for watch in watches] == [True] * len(keys)

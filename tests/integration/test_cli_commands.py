@@ -247,6 +247,34 @@ async def test_what_the_credential_may_not_do_is_said_and_the_rest_is_shown(
     assert "HTTP 404 NOT_FOUND" in unknown.err
 
 
+async def test_a_past_that_cannot_be_read_to_its_end_is_an_error(tmp_path: Path, credentials: dict[str, Any]) -> None:
+    """Attempts and events are there, and then the platform's database is not."""
+    answers = {
+        "attempts": (200, {"attempts": []}),
+        "events": (200, {"events": [{"event_type": "task.submitted"}]}),
+        "audit": (503, {"code": "UNAVAILABLE", "message": "try again", "request_id": "f" * 32}),
+    }
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readline()).split(b" ")[1].decode()
+        while (await reader.readline()).strip():
+            pass
+        status, content = answers[path.rpartition("/")[2]]
+        body = json.dumps(content).encode()
+        writer.write(f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        orbit = Shell(tmp_path, f"http://127.0.0.1:{port}", credentials)
+        history = await orbit("task", "history", "f" * 32)
+
+    assert (history.code, history.out) == (1, "record=event event_type=task.submitted\n")
+    assert history.err == f"error: HTTP 503 UNAVAILABLE request_id={'f' * 32}: try again\n"
+
+
 async def test_an_answer_that_is_lost_names_the_key_that_settles_it(
     tmp_path: Path, credentials: dict[str, Any]
 ) -> None:
