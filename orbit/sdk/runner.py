@@ -84,7 +84,7 @@ class WorkerRunner:
 
         The function takes `(payload)` or `(payload, context)`. An annotation of `payload` - a dataclass, a TypedDict, a
         msgspec.Struct - is what the JSON is read into; without one it gets dicts, lists, strings and numbers, and with
-        msgspec.Raw the exact text. Raises InvalidConfiguration, which says what to change.
+        msgspec.Raw the JSON text, numbers as they were written. Raises InvalidConfiguration, which says what to change.
         """
 
         def decorate(function: H) -> H:

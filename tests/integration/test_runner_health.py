@@ -149,3 +149,14 @@ async def test_a_handler_that_blocks_the_loop_is_named_in_a_warning(caplog: pyte
     assert "test_runner_health.py:" in blocked
     assert goes_on.startswith("the event loop goes on after")
     assert leftovers() == []
+
+
+async def test_a_worker_that_has_lost_its_platform_says_that_no_welcome_comes() -> None:
+    runner = worker()
+    async with at_work(runner, limits=Limits(handshake_s=0.1, heartbeat_s=30.0), stop_s=0.1) as platform:
+        await platform.until(lambda: platform.saw("worker.capacity") != [])
+        platform.down = True
+        platform.cut()
+        await until(runner, healthy=False)
+        (reason,) = runner.health.reasons
+        assert reason.startswith("no welcome for")

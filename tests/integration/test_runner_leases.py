@@ -15,7 +15,7 @@ from orbit.protocol.errors import ErrorCode
 from orbit.protocol.http_v1 import RecoverySafety, TaskState
 from orbit.protocol.limits import Limits
 from orbit.sdk import StopReason, TaskContext, WorkerCancelled, WorkerFailure
-from orbit.sdk.testing import Cut, Refuse
+from orbit.sdk.testing import Cut, Drop, Refuse
 from tests.support.runners import WAIT_S, at_work, counted, ended, messages, outcomes, quick
 
 # A lease of a second is renewed after a quarter of one.
@@ -307,7 +307,7 @@ async def test_a_cancel_request_before_the_start_calls_nothing() -> None:
     calls: list[Any] = []
     runner.handler("h", version="v1", payload_version="v1")(calls.append)
     async with at_work(runner) as platform:
-        for _ in range(50):
+        for _ in range(5):
             platform.misbehave("task.start", Refuse(ErrorCode.RATE_LIMITED))
         task_id = platform.submit("h")
         await platform.until(lambda: len(platform.saw("task.start")) >= 1)
@@ -329,3 +329,69 @@ async def test_a_start_that_was_cancelled_before_it_was_known_is_reported_as_can
         assert await ended(platform) == [TaskState.CANCELLED]
         assert platform.tasks[task_id].error_code == "CANCELLED_UNCALLED"
     assert calls == []
+
+
+async def test_an_attempt_that_the_platform_does_not_know_any_more_is_stopped() -> None:
+    runner = quick()
+    reasons: list[StopReason | None] = []
+
+    @runner.handler("h", version="v1", payload_version="v1")
+    async def handler(payload: Any, context: TaskContext) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            reasons.append(context.cancelled.reason)
+
+    async with at_work(runner) as platform:
+        platform.submit("h")
+        await counted(runner, lambda counts: counts.calling == 1)
+        platform.misbehave("worker.resume", Refuse(ErrorCode.UNAVAILABLE))
+        platform.misbehave("worker.resume", Refuse(ErrorCode.NOT_FOUND))
+        platform.cut()
+        await counted(runner, lambda counts: counts.confirmed == 1)
+        assert len(platform.saw("worker.resume")) == 2
+    assert reasons == [StopReason.LEASE_LOST]
+
+
+async def test_a_renewal_under_way_is_not_cancelled_when_its_attempt_ends() -> None:
+    """Cancelling an operation after it was sent would end the connection under everybody else."""
+    runner = quick()
+    gate = asyncio.Event()
+
+    @runner.handler("h", version="v1", payload_version="v1")
+    async def handler(payload: Any) -> None:
+        await gate.wait()
+
+    async with at_work(runner, limits=Limits(task_lease_s=1.0, control_s=3.0)) as platform:
+        platform.misbehave("task.renew", Drop())
+        platform.submit("h")
+        await platform.until(lambda: len(platform.saw("task.renew")) == 1)
+        gate.set()
+        assert set(await ended(platform)) == {TaskState.SUCCEEDED}
+        assert await ended(platform, platform.submit("h")) == [TaskState.SUCCEEDED]
+        assert len(platform.connections) == 1
+
+
+async def test_an_attempt_that_is_assigned_twice_is_run_once() -> None:
+    runner = quick()
+    calls: list[Any] = []
+    gate = asyncio.Event()
+
+    @runner.handler("h", version="v1", payload_version="v1")
+    async def handler(payload: Any) -> None:
+        calls.append(payload)
+        await gate.wait()
+
+    async with at_work(runner) as platform:
+        await platform.until(lambda: len(platform.saw("worker.capacity")) == 1)
+        connection = platform.connections[0]
+        send = connection.send
+        connection.send = lambda data: (send(data), send(data)) if b"task.assign" in data else send(data)
+        platform.submit("h")
+        await counted(runner, lambda counts: counts.assigned == 2)
+        gate.set()
+        assert await ended(platform) == [TaskState.SUCCEEDED]
+        await counted(runner, lambda counts: counts.confirmed == 1)
+        assert len(platform.saw("task.start")) == 1
+    assert len(calls) == 1
+    assert runner.counts.dropped == 1
