@@ -57,6 +57,8 @@ class Machine(RuleBasedStateMachine):
         """(number of the worker, attempt), as they were handed out."""
         self.active: list[tuple[int, Attempt]] = []
         """Those of them that may act, after the last step."""
+        self.over: set[str] = set()
+        """Attempts whose lease has run out, which nothing prolongs any more."""
         self.told: list[tuple[int, str, Finish, CommandResult]] = []
         """Every report that was recorded, with its message id and answer."""
         self.before: dict[str, dict[str, Any]] = {}
@@ -186,6 +188,9 @@ class Machine(RuleBasedStateMachine):
         applied = [one for one in known if one.disposition is Disposition.APPLIED]
         if applied or (known and answer.disposition is Disposition.EVIDENCE_ONLY):
             assert answer.receipt == (applied or known)[0].receipt
+        if finish.attempt.attempt_id in self.over and not applied:
+            assert answer.disposition is Disposition.EVIDENCE_ONLY
+            met.add("too late")
         met.add(f"{finish.outcome} {answer.disposition}")
         self.told.append((worker, message_id, finish, answer))
 
@@ -193,7 +198,9 @@ class Machine(RuleBasedStateMachine):
     @rule(which=WHICH, noticed=st.booleans())
     def lapse(self, which: int, noticed: bool) -> None:
         """The leases of one task run out; the sweeper notices, or not yet."""
-        self.run(self.shop.lapse(self.tasks[which % len(self.tasks)]))
+        task_id = self.some_task(which)
+        self.run(self.shop.lapse(task_id))
+        self.over |= {one.attempt_id for _, one in self.attempts if one.task_id == task_id}
         if noticed:
             self.run(self.shop.sweep())
 
@@ -201,9 +208,7 @@ class Machine(RuleBasedStateMachine):
     @rule(what=st.sampled_from(["grow old", "cancel", "cancel", "reconnect", "restart"]), which=WHICH, worker=WORKER)
     def disturb(self, what: str, which: int, worker: int) -> None:
         """What is rarer: a deadline passes, somebody cancels, a worker's process dials again, the node starts anew."""
-        task_id = self.tasks[which % len(self.tasks)]
-        if self.active and which % 2:
-            task_id = self.active[which % len(self.active)][1].task_id
+        task_id = self.some_task(which)
         match what:
             case "grow old":
                 self.run(self.shop.sql("UPDATE tasks SET deadline_at = UTC_TIMESTAMP(6) WHERE task_id = :i", i=task_id))
@@ -220,9 +225,15 @@ class Machine(RuleBasedStateMachine):
                 self.shop = self.shop.through(open_node(self.database, lanes=2))
                 self.hands = [one.through(self.shop.platform) for one in self.hands]
 
+    def some_task(self, which: int) -> str:
+        """Mostly one that a worker is at."""
+        if self.active and which % 4:
+            return self.active[which % len(self.active)][1].task_id
+        return self.tasks[which % len(self.tasks)]
+
     def chosen(self, which: int) -> tuple[int, Attempt]:
-        """Mostly one that may act."""
-        among = self.active if which % 4 and self.active else self.attempts
+        """Mostly one that may act, or one of the newest."""
+        among = (self.active or self.attempts) if which % 2 else self.attempts[-4:]
         return among[which % len(among)]
 
     @invariant()
@@ -331,7 +342,7 @@ def test_what_must_hold_holds_whatever_happens(dsn: DSN) -> None:
         ),
     )
     assert met >= {
-        *("claimed", "claimed again", "repeated", "certain again"),
+        *("claimed", "claimed again", "repeated", "certain again", "too late"),
         *("SUCCEEDED APPLIED", "FAILED APPLIED", "UNKNOWN APPLIED", "CANCELLED APPLIED", "SUCCEEDED EVIDENCE_ONLY"),
         *("WAITING", "LEASED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "NEEDS_REVIEW"),
         *("STALE_EPOCH", "STATE_CONFLICT", "SESSION_FENCED"),
