@@ -16,17 +16,23 @@ PROGRAM = """
 import sys
 from orbit.runtime.output import OutputFailed, write_lines
 try:
-    write_lines("one", "x" * 100_000)
+    write_lines("one", "two" * int(sys.argv[1]))
 except OutputFailed as error:
     print(error, file=sys.stderr)
     sys.exit(3)
 """
 
 
-def run(stdout: int, *, before: str = "") -> tuple[int, str]:
+# A short line fails at the flush and stays in the buffer, a long one fails as it is written.
+SIZES = pytest.mark.parametrize("size", [1, 100_000])
+
+
+def run(stdout: int, *, size: int = 1, redirection: str = "") -> tuple[int, str]:
     done = subprocess.run(
-        ["sh", "-c", f'exec "$0" -c "$1" {before}', sys.executable, PROGRAM],
+        ["sh", "-c", f'exec "$0" -c "$@" {redirection}', sys.executable, PROGRAM, str(size)],
         cwd=ROOT,
+        # Without PYTHONUNBUFFERED, which would leave nothing in a buffer.
+        env={"PATH": os.environ["PATH"]},
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -41,19 +47,21 @@ def test_lines_are_written_and_flushed(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == "a=1\nb=2\n"
 
 
-def test_a_full_device_is_said_once_and_python_adds_nothing() -> None:
+@SIZES
+def test_a_full_device_is_said_once_and_python_adds_nothing(size: int) -> None:
     with Path("/dev/full").open("w") as full:
-        assert run(full.fileno()) == (3, "standard output cannot be written: No space left on device\n")
+        assert run(full.fileno(), size=size) == (3, "standard output cannot be written: No space left on device\n")
 
 
-def test_a_reader_that_is_gone_is_said_once_and_python_adds_nothing() -> None:
+@SIZES
+def test_a_reader_that_is_gone_is_said_once_and_python_adds_nothing(size: int) -> None:
     read, write = os.pipe()
     os.close(read)
     try:
-        assert run(write) == (3, "standard output cannot be written: Broken pipe\n")
+        assert run(write, size=size) == (3, "standard output cannot be written: Broken pipe\n")
     finally:
         os.close(write)
 
 
 def test_a_closed_stdout_is_said() -> None:
-    assert run(subprocess.DEVNULL, before=">&-") == (3, "standard output is closed\n")
+    assert run(subprocess.DEVNULL, redirection=">&-") == (3, "standard output is closed\n")
