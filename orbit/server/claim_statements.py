@@ -1,10 +1,14 @@
 """The SQL of claims: which tasks may be dispatched next, in which order, and their locks.
 
 The order of dispatch is min(9, priority + waited_s // 30), highest first, then available_at, then task_id (design
-section 6). It changes with time, so no index has it. But of two tasks with one capability and one priority the one that
-is available for longer is always first. So the first tasks of all are among the first of each capability and priority,
-which `ix_tasks_dispatch` holds in order; they are read without locks, put in order, and locked by primary key. What a
-claim reads does not grow with the queue.
+section 6). It changes with time, so no index has it. But of two tasks with one capability, one key and one priority the
+one that is available for longer is always first. So the first of all tasks without a key are among the first of each
+capability and priority, which `ix_tasks_dispatch` holds in order; they are read without locks, put in order, and locked
+by primary key. Tasks with a key lie behind them in that index, key by key. They are read a page at a time; a page that
+ends within a key's tasks is followed by the head of each of that key's priorities, and the next one begins with the
+next key. So neither look grows with the queue, nor with the tasks that wait for one key (`services.candidates`).
+
+Both looks pass over tasks that came too late to start, as many as nobody has swept yet.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from sqlalchemy import bindparam, func, literal_column, select
+from sqlalchemy import and_, bindparam, func, literal_column, select
 from sqlalchemy.dialects.mysql import insert as upsert
 
 from orbit.mysql.statement import Statement, compile_statement
@@ -29,44 +33,91 @@ GATE: Final = ""
 _T: Final = tasks.c
 _NAME: Final = "VARCHAR({length}) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin PATH '$.{name}'"
 
-_FREE: Final = """(concurrency_key IS NULL OR NOT EXISTS (
-               SELECT 1 FROM concurrency_permits AS held
-                WHERE held.queue_id = tasks.queue_id AND held.concurrency_key = tasks.concurrency_key
-                  AND held.attempt_id IS NOT NULL))"""
+_ORDER: Final = "queue_id, state, handler, handler_version, payload_version, concurrency_key, priority, available_at"
+_ABLE: Final = f"""JSON_TABLE(%s, '$[*]' COLUMNS (
+                   number FOR ORDINALITY,
+                   handler {_NAME.format(length=128, name="handler")},
+                   handler_version {_NAME.format(length=64, name="handler_version")},
+                   payload_version {_NAME.format(length=64, name="payload_version")},
+                   concurrency_key {_NAME.format(length=128, name="concurrency_key")})) AS able"""
+_WAITING: Final = """queue_id = %s AND state = 'WAITING' AND handler = able.handler
+                  AND handler_version = able.handler_version AND payload_version = able.payload_version"""
+_RANK: Final = f"LEAST({PRIORITY_MAX}, priority + TIMESTAMPDIFF(SECOND, available_at, UTC_TIMESTAMP(6)) DIV {AGE_S})"
 
 
-def _candidates(keys: str) -> Statement:
+def _heads(key: str) -> Statement:
     # The innermost query reads the index in its order and stops after `first` tasks. It has to name all columns of the
     # index for that: MySQL does not see that values of the outer query are the same for all rows of the inner one.
     return Statement(
         f"""
-        SELECT due.task_id
-          FROM JSON_TABLE(%s, '$[*]' COLUMNS (
-                   handler {_NAME.format(length=128, name="handler")},
-                   handler_version {_NAME.format(length=64, name="handler_version")},
-                   payload_version {_NAME.format(length=64, name="payload_version")})) AS able
-          CROSS JOIN (VALUES {", ".join(f"ROW({one})" for one in range(PRIORITY_MAX + 1))}) AS level (priority)
+        SELECT {_RANK} AS place, due.available_at, due.task_id, due.concurrency_key
+          FROM {_ABLE}
+          CROSS JOIN (VALUES {", ".join(f"ROW({one})" for one in range(PRIORITY_MAX + 1))}) AS level (number)
           CROSS JOIN LATERAL (
-               SELECT task_id, priority, available_at
+               SELECT task_id, priority, available_at, concurrency_key
                  FROM tasks FORCE INDEX (ix_tasks_dispatch)
-                WHERE queue_id = %s AND state = 'WAITING' AND handler = able.handler
-                  AND handler_version = able.handler_version AND payload_version = able.payload_version
-                  AND priority = level.priority AND start_before > UTC_TIMESTAMP(6) AND {keys}
-                ORDER BY queue_id, state, handler, handler_version, payload_version, priority, available_at, task_id
+                WHERE {_WAITING} AND concurrency_key {key} AND priority = level.number
+                  AND start_before > UTC_TIMESTAMP(6)
+                ORDER BY {_ORDER}, task_id
                 LIMIT %s) AS due
          WHERE due.available_at <= UTC_TIMESTAMP(6)
-         ORDER BY LEAST({PRIORITY_MAX}, due.priority
-                        + TIMESTAMPDIFF(SECOND, due.available_at, UTC_TIMESTAMP(6)) DIV {AGE_S}) DESC,
-                  due.available_at, due.task_id
+         ORDER BY place DESC, due.available_at, due.task_id
          LIMIT %s
         """,  # noqa: S608 - made of constants
-        ("capabilities", "queue_id", "first", "first"),
+        ("capabilities", "queue_id", "first", "count"),
     )
 
 
-CANDIDATES: Final = _candidates("concurrency_key IS NULL")
-CANDIDATES_WITH_KEYS: Final = _candidates(_FREE)
-"""The first tasks for a worker that declared concurrency_keys; those whose key is taken are passed over."""
+CANDIDATES: Final = _heads("IS NULL")
+"""The first tasks without a key; all looks give rank, available_at, task_id and key."""
+HEADS: Final = _heads("= able.concurrency_key")
+"""The first tasks of some keys, each of which comes with its capability."""
+LAST_KEYS: Final = Statement(
+    f"""
+    SELECT able.number - 1,
+           (SELECT concurrency_key FROM tasks FORCE INDEX (ix_tasks_dispatch) WHERE {_WAITING}
+             ORDER BY {", ".join(f"{one} DESC" for one in _ORDER.split(", "))} LIMIT 1)
+      FROM {_ABLE}
+     ORDER BY able.number
+    """,  # noqa: S608 - made of constants
+    ("queue_id", "capabilities"),
+)
+"""The last key for which tasks of each capability wait: NULL where none waits."""
+KEYED_PAGE: Final = Statement(
+    f"""
+    WITH page AS (
+         SELECT task_id, concurrency_key, priority, available_at, start_before
+           FROM tasks FORCE INDEX (ix_tasks_dispatch)
+          WHERE queue_id = %s AND state = 'WAITING' AND handler = %s AND handler_version = %s AND payload_version = %s
+            AND concurrency_key > %s
+          ORDER BY {_ORDER}, task_id
+          LIMIT %s),
+         found AS (
+         SELECT page.*, {_RANK} AS place,
+                EXISTS (SELECT 1 FROM concurrency_permits AS held
+                         WHERE held.queue_id = %s AND held.concurrency_key = page.concurrency_key
+                           AND held.attempt_id IS NOT NULL) AS taken
+           FROM page),
+         ready AS (
+         SELECT found.*, ROW_NUMBER() OVER (
+                    PARTITION BY concurrency_key ORDER BY place DESC, available_at, task_id) AS turn
+           FROM found
+          WHERE NOT taken AND available_at <= UTC_TIMESTAMP(6) AND start_before > UTC_TIMESTAMP(6))
+    (SELECT place, available_at, task_id, concurrency_key FROM ready WHERE turn = 1
+      ORDER BY place DESC, available_at, task_id LIMIT %s)
+    UNION ALL
+    (SELECT COUNT(*) OVER (), NULL, IF(taken, 'taken', 'free'), concurrency_key
+       FROM found ORDER BY concurrency_key DESC LIMIT 1)
+    """,  # noqa: S608 - made of constants
+    (
+        *("queue_id", "handler", "handler_version", "payload_version", "after", "page", "queue_id"),
+        "count",
+    ),
+)
+"""The first task of each free key of a page of one capability's keyed tasks.
+
+One more row, without a time, says how many tasks the page has, which key is its last, and whether that is taken.
+"""
 
 _CLAIMED: Final = (
     *NEEDED,
@@ -113,10 +164,13 @@ ENTER_GATE: Final = compile_statement(
 OPEN_IN_QUEUE: Final = compile_statement(
     select(
         func.count(),
-        func.coalesce(func.sum(attempts.c.state == literal_column("'LEASED'")), literal_column("0")),
+        func.coalesce(
+            func.sum(and_(attempts.c.state == literal_column("'LEASED'"), attempts.c.leased_at >= bindparam("since"))),
+            literal_column("0"),
+        ),
     ).where(attempts.c.queue_id == bindparam("queue_id"), OPEN)
 )
-"""How many attempts of the queue have not ended, and how many of these have not started."""
+"""How many attempts of the queue have not ended; how many of these were leased since a time and have not started."""
 SETTLE: Final = compile_statement(
     select(attempts.c.attempt_id)
     .where(attempts.c.attempt_id.in_(bindparam("attempt_ids", expanding=True)))
@@ -128,3 +182,8 @@ SETTLE: Final = compile_statement(
 def capabilities_text(capabilities: Iterable[Capability]) -> str:
     """The parameter `capabilities`."""
     return json.dumps([one.to_body() for one in capabilities])
+
+
+def heads_text(keys: Iterable[tuple[Capability, str]]) -> str:
+    """The parameter `capabilities` of HEADS."""
+    return json.dumps([{**one.to_body(), "concurrency_key": key} for one, key in keys])

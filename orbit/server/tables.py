@@ -143,7 +143,7 @@ tasks: Final = Table(
     # Lists of tasks by state, in the order in which they came to it.
     Index("ix_tasks_listed", "queue_id", "application_id", "state", "updated_at"),
     Index("ix_tasks_overdue", "state", "start_before"),
-    # Within one capability and one priority the oldest is always the first to dispatch.
+    # Within one capability, one key and one priority the oldest is always the first to dispatch.
     Index(
         "ix_tasks_dispatch",
         "queue_id",
@@ -151,6 +151,7 @@ tasks: Final = Table(
         "handler",
         "handler_version",
         "payload_version",
+        "concurrency_key",
         "priority",
         "available_at",
     ),
@@ -311,7 +312,6 @@ worker_instances: Final = Table(
     Column("drain", Boolean, nullable=False),
     _time("created_at"),
     _time("updated_at"),
-    Index("ix_worker_instances_queue", "queue_id", "session_until"),
     **_TABLE,
 )
 concurrency_permits: Final = Table(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from dataclasses import replace
-from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -17,7 +17,7 @@ from orbit.protocol.limits import Limits
 from orbit.protocol.values import new_id
 from orbit.protocol.worker_v1 import Capability
 from orbit.server import attempt_statements, claim_statements
-from orbit.server.services import claim, expiry, queues, workers
+from orbit.server.services import candidates, claim, expiry, queues, workers
 from orbit.server.services.claim import Next
 from tests.support.deliveries import BUDGET_S, fresh_platform, open_node
 from tests.support.rows import sql
@@ -25,13 +25,15 @@ from tests.support.worker_client import TEXT
 from tests.support.workshop import Meddling, Workshop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from orbit.mysql.dsn import DSN
     from orbit.mysql.transaction import Transaction
     from orbit.sandbox import MySQLServer
     from orbit.server.parts import Platform
     from tests.support.workshop import Hand
+
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -379,13 +381,48 @@ async def test_keyed_tasks_that_have_to_wait_hide_no_others(shop: Workshop) -> N
     """Many older tasks whose key is taken stand before the one that can go."""
     for _ in range(2 * Limits().claim_batch + 5):
         await shop.submit(concurrency_key="printer", priority=9)
-    free = await shop.submit()
     hand = await shop.hire(concurrency_keys=True)
-    found = await hand.ask()
-    # It is worth asking again: as many were found as were asked for.
-    assert (len(found.assignments), found.then) == (1, Next.AT_ONCE)
-    assert await claimed(hand) == [free]
+    assert len(await claimed(hand)) == 1
+    free = await shop.submit()
+    other = await shop.submit(concurrency_key="zebra")
+    assert await claimed(hand) == [free, other]
     assert (await hand.ask()).then is Next.LATER
+
+
+async def test_the_order_of_dispatch_holds_across_keys(shop: Workshop) -> None:
+    """Within the tasks of one key, between keys, and with tasks that have none."""
+    await shop.sql(FILL, queue=shop.queue_id, start=NOW, count=300, key="m")
+    for key, priority in [("a", 3), ("m", 8), ("z", 9), ("a", 5)]:
+        await shop.submit(priority=priority, concurrency_key=key)
+    for priority in (7, 2):
+        await shop.submit(priority=priority)
+
+    found = await (await shop.hire(concurrency_keys=True)).claim()
+
+    assert [(one.task.concurrency_key, one.task.priority) for one in found] == [
+        ("z", 9),
+        ("m", 8),
+        (None, 7),
+        ("a", 5),
+        (None, 2),
+    ]
+
+
+async def test_every_key_has_its_turn_behind_more_tasks_than_a_look_reads(shop: Workshop) -> None:
+    """Each of twelve keys has more tasks that are not due than a page holds, and the last one a task that is."""
+    for number in range(12):
+        key = f"key-{number:02}"
+        await shop.sql(FILL, queue=shop.queue_id, start=TOMORROW, count=candidates.PAGE + 1, key=key)
+    last = await shop.submit(concurrency_key="key-11", priority=9)
+    hand = await shop.hire(concurrency_keys=True, capacity=1)
+
+    looks = [await hand.ask() for _ in range(2)]
+
+    # Eight keys in the first look.
+    assert [(look.then, [one.task.task_id for one in look.assignments]) for look in looks] == [
+        (Next.SOON, []),
+        (Next.AT_ONCE, [last]),
+    ]
 
 
 async def test_claims_of_one_key_at_once_grant_it_once(shop: Workshop, second: Platform) -> None:
@@ -432,6 +469,19 @@ async def test_tasks_that_could_not_start_in_this_window_are_not_claimed(shop: W
         await hand.start(one.attempt)
         await hand.finish(one.attempt)
     assert await hand.claim() == []
+
+
+async def test_leases_of_an_earlier_window_that_never_started_keep_nobody_out(shop: Workshop) -> None:
+    """Their worker is dead, and they have not run out yet."""
+    await limit(shop, start_limit=2, start_window_ms=86_400_000)
+    ids = [await shop.submit() for _ in range(4)]
+    assert len(await (await shop.hire()).claim()) == 2
+    other = await shop.hire()
+    assert await other.claim() == []
+
+    await shop.sql("UPDATE attempts SET leased_at = leased_at - INTERVAL 1 DAY WHERE queue_id = :id", id=shop.queue_id)
+
+    assert await claimed(other) == ids[2:]
 
 
 async def test_a_new_window_forgets_the_old_ones(shop: Workshop) -> None:
@@ -487,32 +537,42 @@ async def test_starts_at_once_pass_no_limit(shop: Workshop, second: Platform) ->
 FILL = (
     "INSERT INTO tasks (task_id, namespace_id, application_id, queue_id, handler, handler_version, payload_version,"
     " payload, recovery_safety, task_timeout_ms, retry_max_attempts, retry_initial_delay_ms, retry_max_delay_ms,"
-    " attempt_timeout_ms, priority, state, version, attempt_count, effect_uncertain, available_at, deadline_at,"
-    " created_at, updated_at)"
+    " attempt_timeout_ms, priority, concurrency_key, state, version, attempt_count, effect_uncertain, available_at,"
+    " deadline_at, created_at, updated_at)"
     " WITH digits (d) AS (VALUES ROW(0), ROW(1), ROW(2), ROW(3), ROW(4), ROW(5), ROW(6), ROW(7), ROW(8), ROW(9)),"
     " numbers (i) AS (SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d FROM digits a, digits b, digits c, digits e)"
-    " SELECT LEFT(SHA2(CONCAT(:queue, :start, i), 256), 32), REPEAT('a', 32), REPEAT('a', 32), :queue,"
-    " 'text.normalize', 'v1', 'v1', '{}', 'RECONCILE_ONLY', 1, 1, 1, 1, 1, i MOD 3, 'WAITING', 1, 0, 0,"
+    " SELECT LEFT(SHA2(CONCAT(:queue, :start, COALESCE(:key, ''), i), 256), 32), REPEAT('a', 32), REPEAT('a', 32),"
+    " :queue, 'text.normalize', 'v1', 'v1', '{}', 'RECONCILE_ONLY', 1, 1, 1, 1, 1, i MOD 3, :key, 'WAITING', 1, 0, 0,"
     " UTC_TIMESTAMP(6) + INTERVAL :start SECOND + INTERVAL i MICROSECOND, UTC_TIMESTAMP(6) + INTERVAL 1 DAY,"
     " UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) FROM numbers WHERE i < :count"
 )
 NOW, TOMORROW = -1, 80_000
 
 
-async def rows_read(shop: Workshop) -> int:
+async def rows_read(shop: Workshop, hand: Hand, found: list[str] | None = None) -> int:
     """How many rows and index entries the look for candidates reads, by the server's own count."""
-    parameters: dict[str, Any] = {
-        "capabilities": claim_statements.capabilities_text([TEXT]),
-        "queue_id": shop.queue_id,
-        "first": 17,
-    }
+    pool = Counting(shop.platform)
+    look = await candidates.look(replace(shop.platform, pool=pool), hand.session, 17)  # type: ignore[arg-type]  # - only reads
+    if found is not None:
+        found += look.task_ids
+    return pool.read_rows
 
-    async def work(tx: Transaction) -> int:
-        before = await handler_reads(tx)
-        await tx.fetch(claim_statements.CANDIDATES_WITH_KEYS, parameters)
-        return await handler_reads(tx) - before
 
-    return await shop.platform.pool.read(work, budget_s=BUDGET_S)
+class Counting:
+    """A pool that counts what its reads read."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._pool = platform.pool
+        self.read_rows = 0
+
+    async def read(self, work: Callable[[Transaction], Awaitable[T]], *, budget_s: float) -> T:
+        async def counted(tx: Transaction) -> T:
+            before = await handler_reads(tx)
+            found = await work(tx)
+            self.read_rows = await handler_reads(tx) - before
+            return found
+
+        return await self._pool.read(counted, budget_s=budget_s)
 
 
 async def handler_reads(tx: Transaction) -> int:
@@ -533,8 +593,8 @@ async def test_a_look_for_candidates_costs_the_same_in_a_long_queue(platform: Pl
     }.items():
         shop = await Workshop.open(platform, dsn)
         for start, count in starts:
-            await shop.sql(FILL, queue=shop.queue_id, start=start, count=count)
-        read[name] = await rows_read(shop)
+            await shop.sql(FILL, queue=shop.queue_id, start=start, count=count, key=None)
+        read[name] = await rows_read(shop, await shop.hire())
 
     # Ten priorities; of the three that are there, at most seventeen tasks and the entry after the last.
     assert read["empty"] <= 10
@@ -543,13 +603,36 @@ async def test_a_look_for_candidates_costs_the_same_in_a_long_queue(platform: Pl
     assert read["few due"] <= read["hundred"]
 
 
+async def test_a_look_does_not_read_the_tasks_that_wait_for_a_key(platform: Platform, dsn: DSN) -> None:
+    read: dict[int, tuple[int, int]] = {}
+    for count in (1_000, 10_000):
+        shop = await Workshop.open(platform, dsn)
+        await shop.sql(FILL, queue=shop.queue_id, start=NOW, count=count, key="held")
+        keyed, keyless = await shop.hire(concurrency_keys=True), await shop.hire()
+        (holder,) = await keyed.claim()
+        assert holder.task.concurrency_key == "held"
+        other = await shop.submit(concurrency_key="other", priority=9)
+        free = await shop.submit(priority=8)
+        found: list[str] = []
+        read[count] = await rows_read(shop, keyed, found), await rows_read(shop, keyless)
+        assert found == [other, free]
+
+    assert read[1_000] == read[10_000]
+    # Ten priorities and the task; for the keys the last one, two pages, and the permit of each of their tasks.
+    assert read[10_000][1] <= 10 + 2
+    assert read[10_000][0] <= 12 + 2 + 3 * candidates.PAGE
+
+
 async def test_the_reads_of_a_claim_go_by_their_indexes(shop: Workshop) -> None:
-    await shop.sql(FILL, queue=shop.queue_id, start=NOW, count=1_000)
+    await shop.sql(FILL, queue=shop.queue_id, start=NOW, count=1_000, key=None)
     capabilities = claim_statements.capabilities_text([TEXT])
     by_index: list[tuple[Statement, dict[str, Any]]] = [
-        (claim_statements.CANDIDATES, {"capabilities": capabilities, "queue_id": shop.queue_id, "first": 17}),
+        (
+            claim_statements.CANDIDATES,
+            {"capabilities": capabilities, "queue_id": shop.queue_id, "first": 17, "count": 17},
+        ),
         (claim_statements.LOCK_TASKS, {"task_ids": [new_id(), new_id()], "queue_id": shop.queue_id}),
-        (claim_statements.OPEN_IN_QUEUE, {"queue_id": shop.queue_id}),
+        (claim_statements.OPEN_IN_QUEUE, {"queue_id": shop.queue_id, "since": datetime(2026, 1, 1)}),  # noqa: DTZ001 - as the database gives times
         (attempt_statements.LOCK_BOTH, {"task_id": new_id(), "attempt_id": new_id()}),
         (attempt_statements.RECEIPT_OF_REPORT, {"attempt_id": new_id(), "report_sha256": "a" * 64}),
         (expiry.LEASES_OVER, {"batch": 10}),

@@ -29,9 +29,10 @@ def room_of(
 ) -> int:
     """Bound how many tasks may be claimed by the queue's limits.
 
-    `opened` counts the queue's attempts that have not ended, `unstarted` those of them that have not started, `starts`
-    the starts of this window. Claims that could not start in this window would wait for the next one on a lease that
-    they may lose, and with it one of their attempts: so they are not made. The limit itself is kept at the start.
+    `opened` counts the queue's attempts that have not ended, `unstarted` those of them that were leased in this window
+    and have not started, `starts` the starts of this window. Claims that could not start in this window would wait for
+    the next one on a lease that they may lose, and with it one of their attempts: so they are not made. Leases of
+    earlier windows are not counted: their worker may be dead. The limit itself is kept at the start.
     """
     if concurrency_limit is not None:
         room = min(room, concurrency_limit - opened)

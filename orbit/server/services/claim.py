@@ -1,6 +1,6 @@
 """Give tasks to a worker: choose, lock, lease.
 
-A claim looks without locks first, so that an idle worker's question costs two reads. What it then takes, it takes in
+A claim looks without locks first, so that an idle worker's question costs reads alone. What it then takes, it takes in
 one transaction: the attempt that is spent, the event, the lease, the permit of a key. Bounds that others could pass at
 the same time are kept by locks: the instance's row for its capacity, the queue's gate for its concurrency limit.
 """
@@ -24,11 +24,12 @@ from orbit.server import attempt_statements, claim_statements
 from orbit.server.decide import authority, dispatch
 from orbit.server.decide import task as decide
 from orbit.server.ledger import Ledger
-from orbit.server.services import workers
+from orbit.server.services import candidates, workers
 
 if TYPE_CHECKING:
     from orbit.mysql.transaction import Transaction
     from orbit.server.parts import Platform
+    from orbit.server.services.candidates import Candidates
     from orbit.server.services.workers import Session, Situation
 
 _log = get_logger(__name__)
@@ -61,16 +62,16 @@ async def claim(platform: Platform, session: Session, situation: Situation) -> C
     batch = min(situation.room, platform.limits.claim_batch)
     if batch < 1:
         return Claimed()
-    candidates = await _candidates(platform, session, batch + platform.limits.claim_batch)
-    if not candidates:
-        return Claimed()
+    found = await candidates.look(platform, session, batch + platform.limits.claim_batch)
+    if not found.task_ids:
+        return Claimed(then=Next.LATER if found.whole else Next.SOON)
     claimed = Claimed()
     woken: frozenset[str] = frozenset()
 
     async def work(tx: Transaction) -> None:
         nonlocal claimed, woken
         ledger = await Ledger.open(tx, session.queue_id)
-        claimed = await _Claim(tx, ledger, platform, session).run(candidates, batch)
+        claimed = await _Claim(tx, ledger, platform, session).run(found, batch)
         woken = ledger.woken
 
     try:
@@ -82,21 +83,6 @@ async def claim(platform: Platform, session: Session, situation: Situation) -> C
     for key in woken:
         platform.wake.notify(key)
     return claimed
-
-
-async def _candidates(platform: Platform, session: Session, count: int) -> list[str]:
-    """The first tasks that the session's worker could do, in their order."""
-    statement = claim_statements.CANDIDATES_WITH_KEYS if session.concurrency_keys else claim_statements.CANDIDATES
-    parameters: dict[str, Any] = {
-        "capabilities": claim_statements.capabilities_text(session.capabilities),
-        "queue_id": session.queue_id,
-        "first": count,
-    }
-
-    async def work(tx: Transaction) -> list[str]:
-        return [task_id for (task_id,) in await tx.fetch(statement, parameters)]
-
-    return await platform.pool.read(work, budget_s=platform.limits.transaction_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +102,20 @@ class _Claim:
     platform: Platform
     session: Session
 
-    async def run(self, candidates: Sequence[str], batch: int) -> Claimed:
+    async def run(self, found: Candidates, batch: int) -> Claimed:
         """Claim at most `batch` of the candidates."""
         room = min(batch, await self._room())
         if room == 0:
             return Claimed()
-        rows = await self._take(candidates, room)
+        rows = await self._take(found.task_ids, room)
         if not rows:
             return Claimed(then=Next.SOON)
         assignments = [await self._lease(row, permit) for row, permit in await self._permitted(rows)]
         # As many candidates as were asked for: behind those of a key that is now taken there may be others.
-        more = len(assignments) == batch or len(candidates) == batch + self.platform.limits.claim_batch
-        return Claimed(assignments, Next.AT_ONCE if assignments and more else Next.LATER)
+        asked_for = batch + self.platform.limits.claim_batch
+        if assignments and (len(assignments) == batch or len(found.task_ids) == asked_for):
+            return Claimed(assignments, Next.AT_ONCE)
+        return Claimed(assignments, Next.LATER if found.whole else Next.SOON)
 
     async def _room(self) -> int:
         """How many tasks may be claimed, by the worker's capacity and the queue's limits, under their locks."""
@@ -138,13 +126,14 @@ class _Claim:
         if situation.concurrency_limit is not None:
             await self.tx.execute(claim_statements.ENTER_GATE, queue)
         opened = unstarted = starts = 0
-        if situation.concurrency_limit is not None or situation.start_limit is not None:
-            ((opened, unstarted),) = await self.tx.fetch(claim_statements.OPEN_IN_QUEUE, queue)
+        since = self.ledger.now
         if situation.start_limit is not None:
             assert situation.start_window_ms is not None
-            window = queue | {"window_start": dispatch.window_start(self.ledger.now, situation.start_window_ms)}
-            counted = await self.tx.fetch_one(attempt_statements.STARTS, window)
+            since = dispatch.window_start(self.ledger.now, situation.start_window_ms)
+            counted = await self.tx.fetch_one(attempt_statements.STARTS, queue | {"window_start": since})
             starts = 0 if counted is None else counted[0]
+        if situation.concurrency_limit is not None or situation.start_limit is not None:
+            ((opened, unstarted),) = await self.tx.fetch(claim_statements.OPEN_IN_QUEUE, queue | {"since": since})
         return dispatch.room_of(
             situation.room,
             concurrency_limit=situation.concurrency_limit,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -113,6 +113,14 @@ class _Raced(Exception):
     """Another hello made the instance between our look and our INSERT."""
 
 
+@dataclass(slots=True)
+class KeyWalk:
+    """Where a session's next look at keyed tasks begins: after this key of this one of its capabilities."""
+
+    capability: int = 0
+    key: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """One session of one instance: what the server knows about who is at the other end of a connection."""
@@ -124,6 +132,7 @@ class Session:
     capabilities: tuple[Capability, ...]
     concurrency_keys: bool
     cancellation_notifications: bool
+    key_walk: KeyWalk = field(default_factory=KeyWalk, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def upgrade() -> None:
             PRIMARY KEY (task_id),
             KEY ix_tasks_overdue (state, start_before),
             KEY ix_tasks_dispatch (
-                queue_id, state, handler, handler_version, payload_version, priority, available_at
+                queue_id, state, handler, handler_version, payload_version, concurrency_key, priority, available_at
             ),
             KEY ix_tasks_listed (queue_id, application_id, state, updated_at)
         ) ENGINE = InnoDB, DEFAULT CHARACTER SET = utf8mb4, COLLATE = utf8mb4_0900_bin

@@ -30,7 +30,6 @@ def upgrade() -> None:
             drain TINYINT(1) NOT NULL,
             created_at DATETIME(6) NOT NULL,
             updated_at DATETIME(6) NOT NULL,
-            PRIMARY KEY (instance_id),
-            KEY ix_worker_instances_queue (queue_id, session_until)
+            PRIMARY KEY (instance_id)
         ) ENGINE = InnoDB, DEFAULT CHARACTER SET = utf8mb4, COLLATE = utf8mb4_0900_bin
     """)
