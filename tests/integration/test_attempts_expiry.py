@@ -233,6 +233,26 @@ async def test_what_cannot_be_written_does_not_hold_up_the_rest(shop: Workshop) 
     assert (await shop.task(ids[1]))["state"] == "WAITING"
 
 
+async def test_more_than_a_batch_that_cannot_be_written_does_not_hold_up_the_rest(shop: Workshop) -> None:
+    """Neither once nor at the next pass."""
+    ids = [await shop.submit() for _ in range(2 * BATCH + 1)]
+    for number, task_id in enumerate(ids):
+        await shop.sql(
+            "UPDATE tasks SET deadline_at = UTC_TIMESTAMP(6) - INTERVAL :age SECOND, version = :version"
+            " WHERE task_id = :id",
+            age=1000 - number,
+            version=1 if task_id == ids[-1] else 18446744073709551615,
+            id=task_id,
+        )
+    try:
+        assert await shop.sweep() == 1
+        assert (await shop.task(ids[-1]))["state"] == "FAILED"
+        assert await shop.sweep() == 0
+    finally:
+        await shop.sql("UPDATE tasks SET version = 1 WHERE queue_id = :id", id=shop.queue_id)
+        await shop.sweep()
+
+
 async def test_an_ending_wakes_who_waits_for_tasks(shop: Workshop) -> None:
     task_id = await shop.submit(retry=RETRIES)
     await (await shop.hire()).take()

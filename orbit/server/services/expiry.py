@@ -78,34 +78,39 @@ async def _end_all(platform: Platform, find: Statement, end: Callable[..., Await
     batch = platform.limits.sweep_batch
     budget_s = platform.limits.transaction_s
 
-    async def look(tx: Transaction) -> list[tuple[Any, ...]]:
-        return await tx.fetch(find, {"batch": batch})
-
     count = 0
+    refused: set[tuple[str, ...]] = set()
+
+    async def look(tx: Transaction) -> list[tuple[Any, ...]]:
+        # Past those that stand first for good.
+        return await tx.fetch(find, {"batch": batch + len(refused)})
+
     while True:
         found = await platform.pool.read(look, budget_s=budget_s)
-        ended = 0
-        for queue_id, *names in found:
-            woken = await _end_one(platform, end, queue_id, names)
+        ended, known = 0, len(refused)
+        for names in found:
+            if names in refused:
+                continue
+            woken = await _end_one(platform, end, names, refused)
             if woken is None:
                 continue
             ended += 1
-            for key in (*woken, queue_key(queue_id)):
+            for key in (*woken, queue_key(names[0])):
                 platform.wake.notify(key)
         count += ended
         # Where nothing could be ended, others are at it.
-        if len(found) < batch or ended == 0:
+        if len(found) < batch + known or (ended == 0 and len(refused) == known):
             return count
 
 
 async def _end_one(
     platform: Platform,
     end: Callable[..., Awaitable[frozenset[str] | None]],
-    queue_id: str,
-    names: list[str],
+    names: tuple[str, ...],
+    refused: set[tuple[str, ...]],
 ) -> frozenset[str] | None:
     async def work(tx: Transaction) -> frozenset[str] | None:
-        return await end(tx, platform, queue_id, *names)
+        return await end(tx, platform, *names)
 
     try:
         return await platform.pool.run_again(work, budget_s=platform.limits.transaction_s)
@@ -113,7 +118,8 @@ async def _end_one(
         if error.kind not in {Kind.DATA, Kind.DEFECT}:
             raise
         # One row that cannot be written must not keep all the others from their end.
-        _log.error("cannot end", names=" ".join(names), error=type(error).__name__, errno=error.errno)
+        _log.error("cannot end", names=" ".join(names[1:]), error=type(error).__name__, errno=error.errno)
+        refused.add(names)
         return None
 
 
