@@ -32,6 +32,9 @@ class WorkerLease(Lease):
         On the clock of `time.monotonic()`, which `asyncio.timeout_at` takes: the lease's length by the database's
         clock, counted from before the request, less 250 ms. None unless the attempt is active and RUNNING, nobody has
         asked for its cancellation, and the moment has not passed.
+
+        On Linux this clock (CLOCK_MONOTONIC) stands still while the machine is suspended: after a resume the deadline
+        may lie later than the lease's end. Reports then count by the lease alone; an effect needs its fence.
         """
         if not self.active or self.state is not AttemptState.RUNNING or self.cancel_requested_at is not None:
             return None

@@ -1,8 +1,6 @@
 """The SQL of attempts, their receipts, evidence and permits, compiled once.
 
-Locks are taken in one order: the queue's row (by `Ledger.open`), the instance's, the queue's gate, rows of `tasks`,
-of `attempts`, of `concurrency_permits` by key, of `queue_starts`, and the receipts last. Claims and the sweeper skip
-locked tasks and so never wait for one.
+Locks are taken in the order that `ledger` gives. Claims and the sweeper skip locked tasks and so never wait for one.
 """
 
 from __future__ import annotations

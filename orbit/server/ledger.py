@@ -4,9 +4,10 @@ One change of a task is one transaction: the task's row, its event with the text
 PENDING delivery for every subscription that wants it, paused ones too. So no reader can skip an event that commits
 late, and no event is told without its task having changed.
 
-Lock order: operation receipt, namespace, queue, subscription, task, attempt, delivery. A ledger opens with its queue's
-row locked FOR SHARE, and creating a subscription locks that row FOR UPDATE: an event either sees the subscription or
-was committed before it existed.
+Lock order: operation receipt, namespace, queue, subscription, worker's instance, the queue's gate, tasks, attempts,
+deliveries that exist, permits by key, starts of a window, receipts of workers. New events and deliveries block nobody.
+A ledger opens with its queue's row locked FOR SHARE, and creating a subscription locks that row FOR UPDATE: an event
+either sees the subscription or was committed before it existed.
 """
 
 from __future__ import annotations
