@@ -74,7 +74,6 @@ class WorkerRunner:
         self._attempts: Attempts | None = None
         self._vitals = Vitals(limits or Limits())
         self._drain_until: float | None = None  # on the loop's clock
-        self._hard = False
         self._drained = False
         self._begun = False
         self._ended = asyncio.Event()
@@ -144,7 +143,6 @@ class WorkerRunner:
 
     async def halt(self) -> None:
         """End within three seconds: tell the handlers to stop, report what they leave as UNKNOWN; as `stop`."""
-        self._hard = True
         if self._attempts is not None:
             self._attempts.stop()
         await self.stop(HARD_STOP_S)
@@ -271,7 +269,7 @@ class WorkerRunner:
 
         def handlers_until() -> float:
             assert self._drain_until is not None
-            return begun if self._hard else self._drain_until - min(REPORT_RESERVE_S, (self._drain_until - begun) / 5)
+            return self._drain_until - min(REPORT_RESERVE_S, (self._drain_until - begun) / 5)
 
         await attempts.changes.until(lambda: attempts.over, handlers_until)
         attempts.stop()

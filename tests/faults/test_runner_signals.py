@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 from collections import Counter
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ from tests.support.clients import saved, task
 from tests.support.runners import WAIT_S, ended, leftovers, quick, running, whole
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tests.support.platform import Node
 
 ROOT = Path(__file__).parents[2]
@@ -168,7 +171,7 @@ async def test_processes_on_a_real_platform_confirm_what_they_started(
     }
     async with OrbitClient(node.base_url, known) as client:
         task_ids = [await submitted(client) for _ in range(60)]
-        lines = [await worker_until_signal(environ, dice) for _ in range(4)]
+        lines = [await worker_until_signal(environ, dice.random() * 0.3) for _ in range(4)]
         attempts = [one for task_id in task_ids for one in (await client.list_attempts(task_id)).attempts]
     by_instance: Counter[str] = Counter(one.instance_id for one in attempts if one.started_at is not UNSET)
     assert all(one.outcome == "SUCCEEDED" for one in attempts if one.started_at is not UNSET)
@@ -180,30 +183,79 @@ async def test_processes_on_a_real_platform_confirm_what_they_started(
     assert by_instance.total() > 0
 
 
+STUCK = """
+import sys, threading
+from orbit.sdk import WorkerRunner
+
+runner = WorkerRunner()
+
+@runner.handler("text.normalize", version="v1", payload_version="v1")
+def handler(payload: object) -> None:
+    print("called", file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+raise SystemExit(runner.main())
+"""
+
+
+async def test_a_process_whose_handler_never_ends_does_so_at_the_second_signal(
+    node: Node, credentials: dict[str, Any], tmp_path: Path
+) -> None:
+    known = saved(tmp_path / "credentials.json", credentials)
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("ORBIT_")},
+        "PYTHONPATH": str(ROOT),
+        "ORBIT_URL": node.base_url,
+        "ORBIT_CREDENTIALS_FILE": str(tmp_path / "credentials.json"),
+    }
+    async with OrbitClient(node.base_url, known) as client:
+        task_id = await submitted(client)
+        async with worker(environ, STUCK, until=b"called") as process:
+            process.send_signal(signal.SIGTERM)
+            await reads(process, b"draining")
+            process.send_signal(signal.SIGTERM)
+            out, _ = await process.communicate()
+        now = await client.get_task(task_id)
+    assert out == b"worker_drained=false started=1 confirmed=1 running=1\n"
+    assert (now.state, now.error_code) == (TaskState.NEEDS_REVIEW, "WORKER_STOPPED")
+
+
 async def submitted(client: OrbitClient) -> str:
     return (await client.submit_task(new_id(), task(client))).task.task_id
 
 
-async def worker_until_signal(environ: dict[str, str], dice: random.Random) -> str:
-    """Run a worker process, end it by SIGTERM at a random instant after it has connected; its closing line."""
+@asynccontextmanager
+async def worker(environ: dict[str, str], program: str, *, until: bytes) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a worker process, entered when it has written `until`; leaving the context kills what is still there."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", WORKER),
+        *(sys.executable, "-c", program),
         env=environ,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        assert process.stderr is not None
         async with asyncio.timeout(WAIT_S):
-            while b"connected" not in await process.stderr.readline():
-                pass
-            await asyncio.sleep(dice.random() * 0.3)
-            process.send_signal(signal.SIGTERM)
-            out, err = await process.communicate()
+            await reads(process, until)
+            yield process
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def reads(process: asyncio.subprocess.Process, what: bytes) -> None:
+    """Read the process's stderr up to a line that holds this."""
+    assert process.stderr is not None
+    while what not in (line := await process.stderr.readline()):
+        assert line, "it ended before"
+
+
+async def worker_until_signal(environ: dict[str, str], seconds: float) -> str:
+    """Run a worker process, end it by SIGTERM so long after it has connected; its closing line."""
+    async with worker(environ, WORKER, until=b"connected") as process:
+        await asyncio.sleep(seconds)
+        process.send_signal(signal.SIGTERM)
+        out, err = await process.communicate()
     assert process.returncode == 0, err
     return out.decode()

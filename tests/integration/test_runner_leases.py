@@ -395,3 +395,19 @@ async def test_an_attempt_that_is_assigned_twice_is_run_once() -> None:
         assert len(platform.saw("task.start")) == 1
     assert len(calls) == 1
     assert runner.counts.dropped == 1
+
+
+async def test_a_handler_that_ended_late_and_was_seen_later_still_is_late() -> None:
+    runner = quick()
+
+    @runner.handler("h", version="v1", payload_version="v1")
+    async def blocking(payload: Any, context: TaskContext) -> str:
+        time.sleep(context.remaining_s + 0.01)
+        return "late"
+
+    async with at_work(runner) as platform:
+        task_id = platform.submit("h", attempt_timeout_ms=400)
+        await counted(runner, lambda counts: counts.confirmed == 1)
+        (report,) = platform.tasks[task_id].attempts[0].reports
+        assert (report.outcome, report.error_code) == (Outcome.UNKNOWN, "EXECUTION_DEADLINE")
+        assert json.loads(report.result or "")["late_result"] == "late"
