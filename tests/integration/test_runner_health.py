@@ -17,7 +17,7 @@ from orbit.sdk.supervise import Timing
 from orbit.sdk.testing import FakePlatform, Ignore, Refuse
 from tests.support.runners import at_work, ended, leftovers, quick, running
 
-BEAT_S = 0.2
+BEAT_S = 0.5
 LIMITS = Limits(heartbeat_s=BEAT_S)
 
 
@@ -58,22 +58,21 @@ async def test_a_part_that_dies_alone_makes_the_worker_unhealthy_and_the_next_se
     runner = worker(timing=dialling.timing)
     async with at_work(runner, limits=LIMITS) as platform:
         await platform.until(lambda: platform.saw("worker.capacity") != [])
-        await asyncio.sleep(0)
-        assert runner.healthy
+        await until(runner, healthy=True)
         part(name).cancel()
         async with asyncio.timeout(2 * BEAT_S):
             await until(runner, healthy=False)
         assert runner.health.reasons == (f"the session's part for {name} has ended alone",)
         dialling.go_on.set()
         assert await ended(platform, platform.submit("h")) == [TaskState.SUCCEEDED]
-        assert runner.healthy
+        await until(runner, healthy=True)
 
 
 async def test_heartbeats_without_an_answer_make_the_worker_unhealthy() -> None:
     runner = worker()
     async with at_work(runner, limits=LIMITS) as platform:
         await platform.until(lambda: platform.saw("worker.capacity") != [])
-        assert runner.healthy
+        await until(runner, healthy=True)
         for _ in range(20):
             platform.misbehave("worker.capacity", Ignore())
         await until(runner, healthy=False)
@@ -82,7 +81,7 @@ async def test_heartbeats_without_an_answer_make_the_worker_unhealthy() -> None:
         platform.misdeeds.clear()
         platform.cut()
         assert await ended(platform, platform.submit("h")) == [TaskState.SUCCEEDED]
-        assert runner.healthy
+        await until(runner, healthy=True)
 
 
 async def test_a_platform_without_its_database_keeps_its_session_and_is_no_sign_of_health() -> None:

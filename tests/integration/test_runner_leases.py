@@ -18,8 +18,10 @@ from orbit.sdk import StopReason, TaskContext, WorkerCancelled, WorkerFailure
 from orbit.sdk.testing import Cut, Drop, Refuse
 from tests.support.runners import WAIT_S, at_work, counted, ended, messages, outcomes, quick
 
-# A lease of a second is renewed after a quarter of one.
-SHORT = Limits(task_lease_s=1.0)
+# A worker with these stops two seconds before the platform's time is up, so that a busy machine makes nothing too late.
+AMPLE = Limits(local_margin_s=2.0)
+# ... and renews after a third of a second.
+SHORT = Limits(task_lease_s=3.0, local_margin_s=2.0)
 
 
 async def test_an_async_handler_is_cancelled_at_the_end_of_its_time() -> None:
@@ -33,8 +35,8 @@ async def test_an_async_handler_is_cancelled_at_the_end_of_its_time() -> None:
         finally:
             ends.append((time.monotonic() >= context.deadline, context.cancelled.reason))
 
-    async with at_work(runner) as platform:
-        task_id = platform.submit("h", attempt_timeout_ms=400)
+    async with at_work(runner, limits=AMPLE) as platform:
+        task_id = platform.submit("h", attempt_timeout_ms=2_400)
         assert await ended(platform) == [TaskState.NEEDS_REVIEW]
         assert outcomes(platform, task_id) == ["UNKNOWN"]
         assert platform.tasks[task_id].error_code == "EXECUTION_DEADLINE"
@@ -54,8 +56,8 @@ async def test_a_sync_handler_is_told_and_its_late_result_is_evidence() -> None:
         assert go_on.wait(WAIT_S)
         return "late"
 
-    async with at_work(runner) as platform:
-        task_id = platform.submit("h", attempt_timeout_ms=400)
+    async with at_work(runner, limits=AMPLE) as platform:
+        task_id = platform.submit("h", attempt_timeout_ms=2_400)
         assert await ended(platform) == [TaskState.NEEDS_REVIEW]
         assert runner.counts.running == 1
         go_on.set()
@@ -79,8 +81,8 @@ async def test_a_handler_that_never_returns_is_reported_and_keeps_its_place() ->
         go_on.wait(WAIT_S)
 
     runner.handler("h", version="v1", payload_version="v1")(lambda payload: payload)
-    async with at_work(runner) as platform:
-        task_id = platform.submit("stuck", attempt_timeout_ms=300)
+    async with at_work(runner, limits=AMPLE) as platform:
+        task_id = platform.submit("stuck", attempt_timeout_ms=2_400)
         assert await ended(platform, task_id) == [TaskState.NEEDS_REVIEW]
         await platform.until(lambda: [one.capacity for one in platform.saw("worker.capacity")] == [2, 1])
         others = [platform.submit("h") for _ in range(3)]
@@ -101,8 +103,8 @@ async def test_an_async_handler_that_does_not_let_itself_be_cancelled_is_reporte
             except asyncio.CancelledError:
                 continue
 
-    async with at_work(runner) as platform:
-        task_id = platform.submit("h", attempt_timeout_ms=300)
+    async with at_work(runner, limits=AMPLE) as platform:
+        task_id = platform.submit("h", attempt_timeout_ms=2_400)
         assert await ended(platform) == [TaskState.NEEDS_REVIEW]
         assert platform.tasks[task_id].error_code == "EXECUTION_DEADLINE"
         go_on.set()
@@ -405,8 +407,8 @@ async def test_a_handler_that_ended_late_and_was_seen_later_still_is_late() -> N
         time.sleep(context.remaining_s + 0.01)
         return "late"
 
-    async with at_work(runner) as platform:
-        task_id = platform.submit("h", attempt_timeout_ms=400)
+    async with at_work(runner, limits=AMPLE) as platform:
+        task_id = platform.submit("h", attempt_timeout_ms=2_400)
         await counted(runner, lambda counts: counts.confirmed == 1)
         (report,) = platform.tasks[task_id].attempts[0].reports
         assert (report.outcome, report.error_code) == (Outcome.UNKNOWN, "EXECUTION_DEADLINE")

@@ -16,8 +16,8 @@ from orbit.sdk import TaskContext, WorkerCancelled, WorkerRunner
 from orbit.sdk.testing import Cut, Drop, FakePlatform, Ignore, Misdeed, Refuse
 from tests.support.runners import at_work, counted, ended, messages, order, outcomes, quick
 
-# Answers are waited for a tenth of a second.
-SHORT = Limits(control_s=0.1)
+# Answers are waited for half a second.
+SHORT = Limits(control_s=0.5)
 
 
 class Calls:

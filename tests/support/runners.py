@@ -14,7 +14,7 @@ from orbit.sdk import OrbitClient, RunnerCounts, WorkerRunner
 from orbit.sdk.supervise import Timing
 from orbit.sdk.testing import FakePlatform
 
-WAIT_S = 20.0
+WAIT_S = 25.0
 ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED, TaskState.NEEDS_REVIEW})
 
 
