@@ -234,3 +234,19 @@ def test_the_first_reason_to_stop_is_the_one_that_counts() -> None:
     live.stop(StopReason.DEADLINE)
     live.stop(StopReason.SHUTDOWN)
     assert live.stopped is StopReason.DEADLINE
+
+
+async def test_a_runner_that_has_ended_leaves_no_thread_behind() -> None:
+    runner = quick()
+    runner.handler("h", version="v1", payload_version="v1")(lambda payload: payload)
+    others = set(threading.enumerate())
+    async with at_work(runner) as platform:
+        platform.submit("h")
+        await ended(platform)
+        assert {thread.name for thread in set(threading.enumerate()) - others} == {
+            "orbit-handler-1",
+            "orbit-runner-lag",
+        }
+    async with asyncio.timeout(WAIT_S):
+        while set(threading.enumerate()) - others:
+            await asyncio.sleep(0.01)
