@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbit.mysql.errors import Kind, NotCommitted
+from orbit.protocol.limits import Limits
 from orbit.sandbox.server import admin_cursor
 from receiver.consume import CONCURRENCY
 from receiver.outcome import Applied
 from tests.support.events import an_event
 from tests.support.mysql import receiver_accounts
+from tests.support.platform import running_node
 from tests.support.receiver import Bench, bench
 from tests.support.receiver_process import (
     ReceiverProcess,
@@ -32,12 +34,14 @@ if TYPE_CHECKING:
 
     from orbit.mysql.dsn import DSN
     from orbit.sandbox import MySQLServer
-    from tests.support.platform import Api, Node
+    from tests.support.platform import Api
 
 # The server takes what fits into its buffer of 16 KiB (net_buffer_length) whatever the limit says.
 LOWERED = 32 * 1024
 PADDING = 64 * 1024
 COUNT = 6
+# Attempts that were spent come back after their lease; of a lease's real length another test waits out the whole.
+LEASE_S = 8
 
 
 @pytest.fixture
@@ -72,12 +76,10 @@ async def test_the_store_blames_the_setting_and_applies_the_same_event_once_it_i
     assert receiver.view()["applied_events"] == 1
 
 
-@pytest.mark.timeout(180)
 async def test_consume_takes_nothing_more_names_the_setting_and_goes_on_once_it_is_restored(
     tmp_path: Path,
     own_mysql: MySQLServer,
     receiver: Bench,
-    node: Node,
     credentials: dict[str, Any],
     api: Api,
     platform_dsn: DSN,
@@ -91,32 +93,33 @@ async def test_consume_takes_nothing_more_names_the_setting_and_goes_on_once_it_
         " REPEAT('x', %s), '\",')) WHERE subscription_id = %s",
         PADDING, subscription_id,
     )  # fmt: skip
-    variables = receiver_variables(
-        tmp_path, url=node.base_url, credentials=credentials, dsn=receiver.dsns.run, subscription_id=subscription_id
-    )
-    async with ReceiverProcess("consume", variables=variables) as process:
-        # Start-up has passed; the lanes that store events are not connected yet.
-        await process.logged(message("consuming"))
-        before = set_limit(own_mysql, LOWERED)
-        assert (await api.http.post(f"/v1/subscriptions/{subscription_id}/resume", json={})).status_code == 200
-        (refused, *_) = await process.logged(message("database refused"))
-        assert refused["reason"] == "max_allowed_packet is 32768, needed: at least 4194304"
-        (line, *_) = await process.logged(outcome("unavailable"))
-        assert (line["kind"], line["paused"], line["errno"]) == ("configuration", True, 1153)
-        # What waited is handed back: no more attempts are spent than handlers had begun.
-        rows = await until_deliveries(
-            platform_dsn, subscription_id, lambda rows: sum(row["attempts"] for row in rows) <= CONCURRENCY
+    async with running_node(platform_dsn, limits=Limits(delivery_lease_s=LEASE_S)) as node:
+        variables = receiver_variables(
+            tmp_path, url=node.base_url, credentials=credentials, dsn=receiver.dsns.run, subscription_id=subscription_id
         )
-        assert "ACKED" not in {row["state"] for row in rows}
-        assert receiver.inbox() == []
+        async with ReceiverProcess("consume", variables=variables) as process:
+            # Start-up has passed; the lanes that store events are not connected yet.
+            await process.logged(message("consuming"))
+            before = set_limit(own_mysql, LOWERED)
+            assert (await api.http.post(f"/v1/subscriptions/{subscription_id}/resume", json={})).status_code == 200
+            (refused, *_) = await process.logged(message("database refused"))
+            assert refused["reason"] == "max_allowed_packet is 32768, needed: at least 4194304"
+            (line, *_) = await process.logged(outcome("unavailable"))
+            assert (line["kind"], line["paused"], line["errno"]) == ("configuration", True, 1153)
+            # What waited is handed back: no more attempts are spent than handlers had begun.
+            rows = await until_deliveries(
+                platform_dsn, subscription_id, lambda rows: sum(row["attempts"] for row in rows) <= CONCURRENCY
+            )
+            assert "ACKED" not in {row["state"] for row in rows}
+            assert receiver.inbox() == []
 
-        set_limit(own_mysql, before)
-        await process.logged(message("database available again"), within_s=60)
-        await until_deliveries(
-            platform_dsn, subscription_id, lambda rows: {row["state"] for row in rows} == {"ACKED"}, within_s=60
-        )
-        process.send(signal.SIGTERM)
-        assert await process.ended() == (0, "")
+            set_limit(own_mysql, before)
+            await process.logged(message("database available again"), within_s=60)
+            await until_deliveries(
+                platform_dsn, subscription_id, lambda rows: {row["state"] for row in rows} == {"ACKED"}, within_s=60
+            )
+            process.send(signal.SIGTERM)
+            assert await process.ended() == (0, "")
     assert [line for line in process.log if outcome("invalid")(line)] == []
     assert {row["attempts"] for row in deliveries(platform_dsn, subscription_id)} <= {1, 2}
     assert {view["task_id"] for view in receiver.views()} == set(tasks)
