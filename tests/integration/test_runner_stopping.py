@@ -56,7 +56,7 @@ async def test_handlers_that_go_on_are_told_before_the_end_of_the_drain_and_repo
     async with at_work(gated.runner) as platform:
         task_id = platform.submit("h")
         await counted(gated.runner, lambda counts: counts.calling == 1)
-        await asyncio.wait_for(gated.runner.stop(0.3), WAIT_S)
+        await asyncio.wait_for(gated.runner.stop(2.0), WAIT_S)
         assert platform.tasks[task_id].error_code == "WORKER_STOPPED"
     assert gated.reasons == [StopReason.SHUTDOWN]
     assert gated.runner.closing_line == "worker_drained=true started=1 confirmed=1 running=0"
