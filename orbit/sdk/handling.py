@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeAlias
 
 from orbit.protocol import events_v1
@@ -69,7 +70,7 @@ class Handling:
         while (held := self._book.start(now)) is not None:
             task = asyncio.create_task(self._handle(held), name=f"orbit-handler-{held.lease.proof.delivery_id}")
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._ended, held))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -134,6 +135,13 @@ class Handling:
             self._book.finish(held)
         finally:
             self.look()
+            self._changed()
+
+    def _ended(self, held: Held, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        # Only before its first step: from then on `_handle` keeps every end to itself.
+        if task.cancelled():
+            self._book.fail(held)
             self._changed()
 
     def _late(self) -> None:

@@ -136,7 +136,7 @@ async def test_handlers_still_running_at_the_end_of_the_drain_are_cancelled_and_
             consumer = EventConsumer(client, orbit.subscription_id, script, concurrency=2)
             running = asyncio.create_task(consumer.run())
             slow = orbit.emit()
-            await counted(consumer, lambda counts: counts.running == 1)
+            await script.until(lambda: len(script.calls) == 1)
             await asyncio.wait_for(consumer.stop(0.5), WAIT_S)
             await asyncio.wait_for(running, WAIT_S)
         assert script.cancelled == [slow.delivery_id]
@@ -160,7 +160,7 @@ async def test_a_handler_that_finishes_while_it_is_cancelled_is_acknowledged() -
             consumer = EventConsumer(client, orbit.subscription_id, script)
             running = asyncio.create_task(consumer.run())
             delivery = orbit.emit()
-            await counted(consumer, lambda counts: counts.running == 1)
+            await script.until(lambda: len(script.calls) == 1)
             await asyncio.wait_for(consumer.stop(1.0), WAIT_S)
             await asyncio.wait_for(running, WAIT_S)
         assert delivery.state == "ACKED"
@@ -183,7 +183,7 @@ async def test_a_handler_that_swallows_cancellation_does_not_hold_the_consumer()
             consumer = EventConsumer(client, orbit.subscription_id, script)
             running = asyncio.create_task(consumer.run())
             orbit.emit()
-            await counted(consumer, lambda counts: counts.running == 1)
+            await script.until(lambda: len(script.calls) == 1)
             await asyncio.wait_for(consumer.stop(0.2), WAIT_S)
             await asyncio.wait_for(running, WAIT_S)
             assert consumer.counts.running == 1
@@ -216,7 +216,7 @@ async def test_stopping_while_the_platform_is_away_waits_for_it_only_when_an_ack
             gate = asyncio.Event()
             script._act = lambda _: _wait(gate)
             delivery = orbit.emit()
-            await counted(consumer, lambda counts: counts.running == 1)
+            await script.until(lambda: len(script.calls) == 1)
             await orbit.shut()
             gate.set()
             await counted(consumer, lambda counts: counts.pending == 1)
@@ -242,7 +242,7 @@ async def test_stopping_twice_keeps_the_earlier_end() -> None:
             consumer = EventConsumer(client, orbit.subscription_id, script)
             running = asyncio.create_task(consumer.run())
             orbit.emit()
-            await counted(consumer, lambda counts: counts.running == 1)
+            await script.until(lambda: len(script.calls) == 1)
             first = asyncio.create_task(consumer.stop(3600.0))
             second = asyncio.create_task(consumer.stop(0.1))
             third = asyncio.create_task(consumer.stop(3600.0))
@@ -263,7 +263,7 @@ async def test_cancelling_run_leaves_no_task(moment: str) -> None:
             if moment in ("handling", "acknowledging"):
                 orbit.emit()
             if moment == "handling":
-                await counted(consumer, lambda counts: counts.running == 1)
+                await script.until(lambda: len(script.calls) == 1)
             elif moment == "acknowledging":
                 await orbit.until(lambda: orbit.saw("event.ack") != [])
             elif moment == "connected":
@@ -286,7 +286,7 @@ async def test_cancelling_run_again_and_again_leaves_no_task() -> None:
             consumer = EventConsumer(client, orbit.subscription_id, script)
             running = asyncio.create_task(consumer.run())
             orbit.emit()
-            await counted(consumer, lambda counts: counts.running == 1)
+            await script.until(lambda: len(script.calls) == 1)
             while not running.done():
                 running.cancel()
                 await asyncio.sleep(0)
@@ -305,7 +305,7 @@ async def test_a_refusal_for_good_lets_running_handlers_end() -> None:
             consumer = EventConsumer(client, orbit.subscription_id, script, timing=at_once())
             running = asyncio.create_task(consumer.run())
             orbit.emit()
-            await counted(consumer, lambda counts: counts.running == 1)
+            await script.until(lambda: len(script.calls) == 1)
             orbit.refuse_upgrades.append((403, ErrorCode.PERMISSION_DENIED))
             orbit.connection.socket.transport.abort()
             await orbit.until(lambda: orbit.dials == 2)
