@@ -18,6 +18,7 @@ from tests.support.lanes import (
     PATIENCE_S,
     LaneBench,
     be_patient,
+    closing,
     inserting,
     lane_bench,
     proxied_lane,
@@ -267,15 +268,16 @@ async def test_run_again_does_not_repeat_an_unconfirmed_commit(bench: LaneBench)
         attempts += 1
         await transaction.execute(INSERT, {"id": str(attempts)})
 
-    async with MySQLProxy(*bench.dsn.hosts[0]) as proxy:
-        pool = LanePool(bench.dsn.with_host("127.0.0.1", proxy.port), 2, name="test")
+    async with (
+        MySQLProxy(*bench.dsn.hosts[0]) as proxy,
+        closing(LanePool(bench.dsn.with_host("127.0.0.1", proxy.port), 2, name="test")) as pool,
+    ):
         armed = proxy.arm(DropCommitOk(End.RST))
         with pytest.raises(CommitUnconfirmed):
             await pool.run_again(work, budget_s=BUDGET_S)
         assert armed.fired
         assert attempts == 1
         assert pool.tally == Tally(unconfirmed=1, opened=1, dropped=1)
-        await pool.close()
 
 
 async def test_two_statements_are_three_round_trips(bench: LaneBench) -> None:

@@ -11,6 +11,7 @@ from orbit.mysql.statement import Statement
 from orbit.server import delivery_statements as sql
 from orbit.server.sweep import Sweeper
 from tests.support.deliveries import BUDGET_S, Shop, fresh_platform, open_node, proofs
+from tests.support.lanes import closing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -41,26 +42,27 @@ KINDS = [
 async def filled(filled_dsn: DSN) -> AsyncIterator[tuple[Shop, str]]:
     """Two subscriptions with a long history and some open deliveries of each kind."""
     platform = open_node(filled_dsn)
-    shop = await Shop.open(platform, filled_dsn)
-    subscription, other = await shop.subscribe(), await shop.subscribe()
-    for one in (subscription, other):
-        for state, attempts, count in KINDS:
-            await shop.change(
-                "INSERT INTO deliveries (delivery_id, subscription_id, event_id, state, attempts, attempt_budget,"
-                " epoch, lease_until, created_at, updated_at)"
-                " WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 999),"
-                " m (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM m WHERE i < 2)"
-                f" SELECT REPLACE(UUID(), '-', ''), '{one}', REPLACE(UUID(), '-', ''), '{state}', {attempts}, 10,"
-                f" {attempts}, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)"
-                f" FROM n CROSS JOIN m LIMIT {count}"
-            )
-    await shop.change(
-        "INSERT INTO events (event_id, queue_id, task_id, task_version, event_type, event, occurred_at)"
-        " SELECT event_id, subscription_id, delivery_id, 1, 'task.submitted', '{}', created_at FROM deliveries"
-    )
-    await shop.sql("ANALYZE TABLE deliveries, events")
-    yield shop, subscription
-    await platform.pool.close()
+    async with closing(platform.pool):
+        shop = await Shop.open(platform, filled_dsn)
+        subscription, other = await shop.subscribe(), await shop.subscribe()
+        for one in (subscription, other):
+            for state, attempts, count in KINDS:
+                await shop.change(
+                    "INSERT INTO deliveries (delivery_id, subscription_id, event_id, state, attempts, attempt_budget,"
+                    " epoch, lease_until, created_at, updated_at)"
+                    " WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 999),"
+                    " m (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM m WHERE i < 2)"
+                    f" SELECT REPLACE(UUID(), '-', ''), '{one}', REPLACE(UUID(), '-', ''), '{state}', {attempts}, 10,"
+                    f" {attempts}, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)"
+                    f" FROM n CROSS JOIN m LIMIT {count}"
+                )
+        await shop.change(
+            "INSERT INTO events (event_id, queue_id, task_id, task_version, event_type, event, occurred_at)"
+            " SELECT event_id, subscription_id, delivery_id, 1, 'task.submitted', '{}', created_at FROM deliveries"
+            f" WHERE subscription_id IN ('{subscription}', '{other}')"
+        )
+        await shop.sql("ANALYZE TABLE deliveries, events")
+        yield shop, subscription
 
 
 async def plan(shop: Shop, statement: Statement, parameters: Mapping[str, Parameter]) -> str:

@@ -17,6 +17,7 @@ from tests.support.lanes import (
     PATIENCE_S,
     Gate,
     LaneBench,
+    closing,
     holding,
     inserting,
     lane_bench,
@@ -121,18 +122,18 @@ async def test_the_time_waited_for_a_lane_is_gone_from_the_budget(
         return await run(lane, work, budget_s=budget_s)
 
     monkeypatch.setattr(Lane, "run", noting)
-    clock, gate, pool = asyncio.get_running_loop().time, Gate(), LanePool(bench.dsn, 1, name="test")
-    held = asyncio.create_task(pool.read(stopping_at(gate), budget_s=BUDGET_S))
-    await gate.reached()
-    waiting = asyncio.create_task(pool.run(inserting("a"), budget_s=BUDGET_S))
-    await asyncio.sleep(0)
-    asked_at = clock()
-    await until(lambda: clock() > asked_at)
-    waited_s = clock() - asked_at
-    gate.open()
-    await settled(held)
-    await settled(waiting)
-    await pool.close()
+    clock, gate = asyncio.get_running_loop().time, Gate()
+    async with closing(LanePool(bench.dsn, 1, name="test")) as pool:
+        held = asyncio.create_task(pool.read(stopping_at(gate), budget_s=BUDGET_S))
+        await gate.reached()
+        waiting = asyncio.create_task(pool.run(inserting("a"), budget_s=BUDGET_S))
+        await asyncio.sleep(0)
+        asked_at = clock()
+        await until(lambda: clock() > asked_at)
+        waited_s = clock() - asked_at
+        gate.open()
+        await settled(held)
+        await settled(waiting)
     assert budgets[0] <= BUDGET_S - waited_s
 
 
@@ -211,7 +212,7 @@ async def test_run_again_gives_up_inside_its_budget(pool: LanePool, bench: LaneB
 
 
 async def test_a_closed_pool_closes_lanes_as_they_come_back(bench: LaneBench) -> None:
-    pool, gate = LanePool(bench.dsn, 2, name="test"), Gate()
+    gate = Gate()
     ids: list[int] = []
 
     async def work(transaction: Transaction) -> tuple[int, ...] | None:
@@ -219,15 +220,15 @@ async def test_a_closed_pool_closes_lanes_as_they_come_back(bench: LaneBench) ->
         await gate.stop()
         return await transaction.fetch_one(COUNT)
 
-    task = asyncio.create_task(pool.read(work, budget_s=BUDGET_S))
-    await gate.reached()
-    await pool.close()
-    with pytest.raises(RuntimeError, match="the pool is closed"):
-        await pool.run(inserting("a"), budget_s=BUDGET_S)
-    gate.open()
-    assert await settled(task) == (0,)
-    await bench.gone(ids[0])
-    await pool.close()
+    async with closing(LanePool(bench.dsn, 2, name="test")) as pool:
+        task = asyncio.create_task(pool.read(work, budget_s=BUDGET_S))
+        await gate.reached()
+        await pool.close()
+        with pytest.raises(RuntimeError, match="the pool is closed"):
+            await pool.run(inserting("a"), budget_s=BUDGET_S)
+        gate.open()
+        assert await settled(task) == (0,)
+        await bench.gone(ids[0])
 
 
 async def test_a_pool_has_at_least_one_lane(bench: LaneBench) -> None:

@@ -13,6 +13,7 @@ from orbit.mysql.checks import Requirements, judge, read_facts
 from orbit.mysql.lane import Lane
 from orbit.mysql.shape import TableShape, expected_shape, judge_shape, read_tables
 from orbit.sandbox.server import admin_cursor
+from tests.support.lanes import closing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,12 +43,10 @@ SHAPED = Table(
 @pytest.fixture
 async def lane(receiver_dsns: ReceiverDSNs) -> AsyncIterator[Lane]:
     """A lane of the account with SELECT, INSERT and UPDATE; the table is there."""
-    admin = Lane(receiver_dsns.admin)
-    await admin.define(CreateTable(SHAPED), budget_s=BUDGET_S)
-    await admin.close()
-    made = Lane(receiver_dsns.run)
-    yield made
-    await made.close()
+    async with closing(Lane(receiver_dsns.admin)) as admin:
+        await admin.define(CreateTable(SHAPED), budget_s=BUDGET_S)
+    async with closing(Lane(receiver_dsns.run)) as made:
+        yield made
 
 
 async def _read(lane: Lane) -> dict[str, TableShape]:
@@ -116,9 +115,8 @@ async def test_a_trigger_is_seen_by_an_account_that_may_see_triggers(lane: Lane,
     await _change(receiver_dsns, "CREATE TRIGGER tr BEFORE INSERT ON shaped FOR EACH ROW SET NEW.i = 1")
     # The receiver's own account may not: information_schema hides them. See orbit/mysql/shape.py.
     assert (await _read(lane))["shaped"].triggers == frozenset()
-    admin = Lane(receiver_dsns.admin)
-    found = judge_shape({"shaped": expected_shape(SHAPED)}, await _read(admin))
-    await admin.close()
+    async with closing(Lane(receiver_dsns.admin)) as admin:
+        found = judge_shape({"shaped": expected_shape(SHAPED)}, await _read(admin))
     assert [str(problem) for problem in found] == ["shaped trigger is tr, needed: none"]
 
 

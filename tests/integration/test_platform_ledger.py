@@ -20,6 +20,7 @@ from orbit.server.decide.task import Change
 from orbit.server.ledger import Ledger, TaskRow
 from orbit.server.migrate import migrate
 from orbit.server.services import access, operations, queues, subscriptions, tasks
+from tests.support.lanes import closing
 from tests.support.rows import rows, sql
 
 if TYPE_CHECKING:
@@ -194,7 +195,6 @@ async def filled(mysql: MySQLServer) -> AsyncIterator[LanePool]:
     database = mysql.create_database("plans")
     dsn = mysql.create_account(database, PLATFORM_PRIVILEGES)
     migrate(dsn)
-    pool = LanePool(dsn, 1, name="plans")
     numbers = "WITH RECURSIVE numbers (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM numbers WHERE i < 999) "
 
     async def fill(tx: Transaction) -> None:
@@ -205,10 +205,10 @@ async def filled(mysql: MySQLServer) -> AsyncIterator[LanePool]:
     async def analyze(tx: Transaction) -> None:
         await tx.fetch(sql("ANALYZE TABLE namespaces, queues, credentials, subscriptions, operations"))
 
-    await pool.run(fill, budget_s=BUDGET_S)
-    await pool.read(analyze, budget_s=BUDGET_S)
-    yield pool
-    await pool.close()
+    async with closing(LanePool(dsn, 1, name="plans")) as pool:
+        await pool.run(fill, budget_s=BUDGET_S)
+        await pool.read(analyze, budget_s=BUDGET_S)
+        yield pool
     mysql.drop_database(database)
 
 

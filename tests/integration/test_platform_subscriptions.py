@@ -13,6 +13,7 @@ from orbit.protocol.http_v1 import EventType
 from orbit.protocol.values import new_id
 from orbit.server.ledger import Ledger
 from orbit.server.wake import subscription_key
+from tests.support.lanes import closing
 from tests.support.platform import Api, fresh_credentials
 from tests.support.rows import rows, sql, waiting_for_lock
 
@@ -202,25 +203,24 @@ async def test_a_subscription_waits_for_open_ledgers_and_misses_nothing_after_th
     api: Api, node: Node, mysql: MySQLServer, platform_dsn: DSN
 ) -> None:
     """An event either sees the subscription or was committed before it existed, in both orders of arrival."""
-    writer = LanePool(platform_dsn, 1, name="writer")
-    opened, finish = asyncio.Event(), asyncio.Event()
-    task_id = (await api.submit()).json()["task"]["task_id"]
+    async with closing(LanePool(platform_dsn, 1, name="writer")) as writer:
+        opened, finish = asyncio.Event(), asyncio.Event()
+        task_id = (await api.submit()).json()["task"]["task_id"]
 
-    async def hold_a_ledger(tx: Transaction) -> None:
-        await Ledger.open(tx, api.queue_id)
-        opened.set()
-        await finish.wait()
+        async def hold_a_ledger(tx: Transaction) -> None:
+            await Ledger.open(tx, api.queue_id)
+            opened.set()
+            await finish.wait()
 
-    holding = asyncio.create_task(writer.run(hold_a_ledger, budget_s=BUDGET_S))
-    await asyncio.wait_for(opened.wait(), BUDGET_S)
-    subscribing = asyncio.create_task(api.subscribe())
-    await waiting_for_lock(mysql, platform_dsn, "queues")
+        holding = asyncio.create_task(writer.run(hold_a_ledger, budget_s=BUDGET_S))
+        await asyncio.wait_for(opened.wait(), BUDGET_S)
+        subscribing = asyncio.create_task(api.subscribe())
+        await waiting_for_lock(mysql, platform_dsn, "queues")
 
-    finish.set()
-    await holding
-    subscription = (await subscribing).json()
-    await api.cancel(task_id)
-    await writer.close()
+        finish.set()
+        await holding
+        subscription = (await subscribing).json()
+        await api.cancel(task_id)
 
     assert await deliveries(node, subscription["subscription_id"]) == [("task.cancelled", task_id, "PENDING", 0, 10, 0)]
 
@@ -228,33 +228,32 @@ async def test_a_subscription_waits_for_open_ledgers_and_misses_nothing_after_th
 async def test_a_ledger_waits_for_a_subscription_that_is_being_created(
     api: Api, node: Node, mysql: MySQLServer, platform_dsn: DSN
 ) -> None:
-    creator = LanePool(platform_dsn, 1, name="creator")
-    locked, finish = asyncio.Event(), asyncio.Event()
-    subscription_id = new_id()
-    task_id = (await api.submit()).json()["task"]["task_id"]
+    async with closing(LanePool(platform_dsn, 1, name="creator")) as creator:
+        locked, finish = asyncio.Event(), asyncio.Event()
+        subscription_id = new_id()
+        task_id = (await api.submit()).json()["task"]["task_id"]
 
-    async def create_slowly(tx: Transaction) -> None:
-        await tx.fetch(sql("SELECT 1 FROM queues WHERE queue_id = :id FOR UPDATE"), {"id": api.queue_id})
-        locked.set()
-        await finish.wait()
-        await tx.execute(
-            sql(
-                "INSERT INTO subscriptions SELECT :new, q.namespace_id, c.application_id, q.queue_id, 'task.cancelled',"
-                " 1, 64, 10, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) FROM queues q JOIN credentials c USING (queue_id)"
-                " WHERE q.queue_id = :id"
-            ),
-            {"new": subscription_id, "id": api.queue_id},
-        )
+        async def create_slowly(tx: Transaction) -> None:
+            await tx.fetch(sql("SELECT 1 FROM queues WHERE queue_id = :id FOR UPDATE"), {"id": api.queue_id})
+            locked.set()
+            await finish.wait()
+            await tx.execute(
+                sql(
+                    "INSERT INTO subscriptions SELECT :new, q.namespace_id, c.application_id, q.queue_id,"
+                    " 'task.cancelled', 1, 64, 10, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)"
+                    " FROM queues q JOIN credentials c USING (queue_id) WHERE q.queue_id = :id"
+                ),
+                {"new": subscription_id, "id": api.queue_id},
+            )
 
-    creating = asyncio.create_task(creator.run(create_slowly, budget_s=BUDGET_S))
-    await asyncio.wait_for(locked.wait(), BUDGET_S)
-    cancelling = asyncio.create_task(api.cancel(task_id))
-    await waiting_for_lock(mysql, platform_dsn, "queues")
+        creating = asyncio.create_task(creator.run(create_slowly, budget_s=BUDGET_S))
+        await asyncio.wait_for(locked.wait(), BUDGET_S)
+        cancelling = asyncio.create_task(api.cancel(task_id))
+        await waiting_for_lock(mysql, platform_dsn, "queues")
 
-    finish.set()
-    await creating
-    assert (await cancelling).status_code == 200
-    await creator.close()
+        finish.set()
+        await creating
+        assert (await cancelling).status_code == 200
 
     assert await deliveries(node, subscription_id) == [("task.cancelled", task_id, "PENDING", 0, 10, 0)]
 

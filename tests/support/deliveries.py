@@ -52,10 +52,12 @@ class Row(NamedTuple):
 def fresh_platform(mysql: MySQLServer) -> Iterator[DSN]:
     """A migrated platform database of the test's own."""
     database = mysql.create_database("deliveries")
-    dsn = mysql.create_account(database, PLATFORM_PRIVILEGES)
-    migrate(dsn)
-    yield dsn
-    mysql.drop_database(database)
+    try:
+        dsn = mysql.create_account(database, PLATFORM_PRIVILEGES)
+        migrate(dsn)
+        yield dsn
+    finally:
+        mysql.drop_database(database)
 
 
 def open_node(dsn: DSN, *, lanes: int = 4, limits: Limits | None = None) -> Platform:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orbit.mysql.lane import Lane
+from orbit.mysql.pool import LanePool
 from orbit.mysql.statement import Statement
 from orbit.mysql.times import DEFAULT_TIMES, LaneTimes
 from orbit.sandbox.server import admin_cursor
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from orbit.sandbox import MySQLServer
 
 T = TypeVar("T")
+Closable = TypeVar("Closable", Lane, LanePool)
 
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX", "EXECUTE")
 TABLE = "CREATE TABLE t (id VARCHAR(64) COLLATE utf8mb4_0900_bin PRIMARY KEY, v INT NOT NULL DEFAULT 0) ENGINE=InnoDB"
@@ -124,6 +126,15 @@ class LaneBench:
     async def gone(self, connection_id: int) -> None:
         """Return as soon as the server has ended this session, and with it its transaction."""
         await until(lambda: not self.sql("SELECT 1 FROM performance_schema.processlist WHERE id = %s", connection_id))
+
+
+@asynccontextmanager
+async def closing(one: Closable) -> AsyncIterator[Closable]:
+    """Close a lane or a pool whatever happens inside: what is left open warns in some later test."""
+    try:
+        yield one
+    finally:
+        await one.close()
 
 
 def be_patient(lane: Lane) -> None:
